@@ -1,0 +1,58 @@
+# Two commands are enough to start: `make demo` and `make test`. Both set up all they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install services demo up test check format bench includes lock clean
+
+help: ## Show this help.
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: $(STAMP) ## Make .venv with the command `tokenweir` and everything that tests and demo need.
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "tokenweir needs Python 3.11 or later; say: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || sh scripts/ensure-venv.sh
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+services: ## Make sure that the servers which no wheel carries (MariaDB) are installed.
+	@sh scripts/ensure-mariadb.sh
+
+demo: install ## Run the whole thing on this machine, show a short tour, stop it.
+	@$(BIN)/tokenweir demo
+
+up: install ## Run the whole thing on this machine until Ctrl-C.
+	@$(BIN)/tokenweir up
+
+test: install services ## Run all tests against real Envoy, Valkey and MariaDB.
+	$(BIN)/python -m pytest
+
+check: install ## Lint, format, strict types, import walls.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_import_walls.py
+
+format: install ## Mend what the linter can.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install ## Measure tokenweir against an empty server and bare Envoy, in one run.
+	$(BIN)/python -m tests.bench
+
+includes: install ## Write the includes in envoy/ again from the code.
+	$(BIN)/python -m extproc.envoyconfig.write_includes
+
+lock: install ## Choose the newest versions that pyproject.toml allows.
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	  --extra dev --upgrade pyproject.toml -o requirements.lock
+
+clean: ## Remove what was built.
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
