@@ -1,0 +1,1 @@
+"""The domain: values and rules. Imports the standard library only."""

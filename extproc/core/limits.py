@@ -1,0 +1,26 @@
+"""What an administrator allows a service."""
+
+from dataclasses import dataclass
+
+# Redis' Lua computes in doubles, which hold integers exactly only below 2**53.
+MAX_COUNT = 2**53 - 1
+# A limit leaves room for sums of limit and request without passing MAX_COUNT.
+MAX_LIMIT = 2**51
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLimit:
+    """One row of ``service_limit``: requests and tokens per minute of one service.
+
+    Zero refuses everything. ``enabled`` is the table's ``status`` column.
+    """
+
+    service_id: str
+    rpm: int
+    tpm: int
+    enabled: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("rpm", self.rpm), ("tpm", self.tpm)):
+            if not 0 <= value <= MAX_LIMIT:
+                raise ValueError(f"{name} must be between 0 and {MAX_LIMIT}, got {value}")

@@ -1,0 +1,140 @@
+"""From what is known at the end of a request to exactly one settlement (the table of outcomes).
+
+| what happened                              | charge                    | knowledge |
+| ------------------------------------------ | ------------------------- | --------- |
+| complete, usage reported                   | the usage                 | KNOWN     |
+| complete, no usage                         | input + counted output    | COUNTED   |
+| stopped in the middle                      | input + counted output    | COUNTED   |
+| error answer without usage, no answer      | nothing                   | KNOWN     |
+| ended, metering saw nothing of it          | the reserve               | GUESSED   |
+
+RPM is always kept. History is written only for the first row.
+"""
+
+from dataclasses import dataclass
+
+from extproc.core.handles import Handle
+from extproc.core.reservations import Knowledge, Outcome, Settlement, Source, State
+from extproc.core.usage import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFacts:
+    """What metering saw of an answer. ``ended`` is Envoy's end of stream, not our loop's end."""
+
+    usage: Usage
+    counted_output_tokens: int
+    saw_output: bool
+    ended: bool
+    finished: bool
+    error: bool
+
+
+def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
+    """The settlement of an answer with a success status, as metering saw it."""
+    usage = facts.usage
+    complete = facts.ended and (facts.finished or not facts.error)
+    if usage.is_known and (complete or facts.error or facts.finished):
+        assert usage.input_tokens is not None
+        assert usage.output_tokens is not None
+        return _settlement(
+            handle,
+            Source.METERING,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            knowledge=Knowledge.KNOWN,
+            outcome=Outcome.UPSTREAM_BROKEN if facts.error else Outcome.COMPLETE,
+            writes_history=not facts.error,
+        )
+    if facts.error and not facts.saw_output:
+        return release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING)
+    input_tokens = handle.input_tokens if usage.input_tokens is None else usage.input_tokens
+    if facts.error:
+        outcome = Outcome.UPSTREAM_BROKEN
+    elif facts.ended:
+        outcome = Outcome.COMPLETE_ESTIMATED
+    else:
+        outcome = Outcome.CUT
+    return _settlement(
+        handle,
+        Source.METERING,
+        input_tokens=input_tokens,
+        output_tokens=max(facts.counted_output_tokens, usage.output_tokens or 0),
+        knowledge=Knowledge.COUNTED,
+        outcome=outcome,
+        state=State.RECONCILING if facts.error else State.SETTLED,
+    )
+
+
+def settle_interrupted(handle: Handle, facts: AnswerFacts) -> Settlement:
+    """Metering had to stop while the answer went on: at least the reserve, as a guess."""
+    seen = handle.input_tokens + max(facts.counted_output_tokens, facts.usage.output_tokens or 0)
+    total = max(handle.reserved_tokens, seen)
+    input_tokens = min(handle.input_tokens, total)
+    return _settlement(
+        handle,
+        Source.METERING,
+        input_tokens=input_tokens,
+        output_tokens=total - input_tokens,
+        knowledge=Knowledge.GUESSED,
+        outcome=Outcome.CUT,
+    )
+
+
+def release(handle: Handle, outcome: Outcome, source: Source) -> Settlement:
+    """Nothing was produced: tokens go back, the request stays counted."""
+    return _settlement(
+        handle,
+        source,
+        input_tokens=0,
+        output_tokens=0,
+        knowledge=Knowledge.KNOWN,
+        outcome=outcome,
+        state=State.RELEASED,
+    )
+
+
+def settle_ending(handle: Handle, outcome: Outcome, *, undelivered: bool = False) -> Settlement:
+    """The ending knows how a request ended but not its tokens.
+
+    Nothing produced: released. Otherwise the reserve stands as a guess, which metering's word, if
+    it comes, improves; where metering spoke first, only the reason of a plain cut is filled in.
+    ``undelivered``: the upstream broke off so early that the client got an error instead of the
+    answer; then the guess is the input alone.
+    """
+    if outcome in (Outcome.UPSTREAM_REFUSED, Outcome.NOT_FORWARDED):
+        return release(handle, outcome, Source.ENDING)
+    output = 0 if undelivered else max(0, handle.reserved_tokens - handle.input_tokens)
+    return _settlement(
+        handle,
+        Source.ENDING,
+        input_tokens=min(handle.input_tokens, handle.reserved_tokens),
+        output_tokens=output,
+        knowledge=Knowledge.GUESSED,
+        outcome=outcome,
+        state=State.RECONCILING if outcome is Outcome.UPSTREAM_BROKEN else State.SETTLED,
+    )
+
+
+def _settlement(
+    handle: Handle,
+    source: Source,
+    *,
+    input_tokens: int,
+    output_tokens: int,
+    knowledge: Knowledge,
+    outcome: Outcome,
+    state: State = State.SETTLED,
+    writes_history: bool = False,
+) -> Settlement:
+    return Settlement(
+        reservation_id=handle.reservation_id,
+        root=handle.root,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        knowledge=knowledge,
+        outcome=outcome,
+        source=source,
+        state=state,
+        writes_history=writes_history,
+    )

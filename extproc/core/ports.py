@@ -1,0 +1,95 @@
+"""What the core and the Envoy conversations need of the outside world."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from extproc.core.limits import ServiceLimit
+from extproc.core.reservations import (
+    Admitted,
+    Outcome,
+    Rejected,
+    ReserveRequest,
+    Settlement,
+    SettleResult,
+    StoreVerdict,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitLookup:
+    """Answer of a cold lookup. ``limit`` is None for an unknown service.
+
+    ``cached`` says that Redis now holds it, so that reserve can read it there.
+    """
+
+    limit: ServiceLimit | None
+    cached: bool
+
+
+class LimitSource(Protocol):
+    """The cold path of A4: singleflight, second look in Redis, SQL, backfill."""
+
+    async def load(self, service_id: str) -> LimitLookup:
+        """Raises StoreUnavailableError when neither Redis nor SQL can say."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenReservation:
+    """An overdue reservation, as the reaper sees it."""
+
+    reservation_id: str
+    root: str
+    input_tokens: int
+    reserved_tokens: int
+    overdue_ms: int
+
+
+class ReservationStore(Protocol):
+    """Reserve, settle, release: each one round trip, atomic, repeatable by reservation id.
+
+    Every method raises StoreUnavailableError on failure and nothing else.
+    """
+
+    async def reserve(self, request: ReserveRequest) -> StoreVerdict: ...
+
+    async def settle(self, settlement: Settlement) -> SettleResult: ...
+
+    async def release(self, settlement: Settlement) -> SettleResult:
+        """Give the tokens back, keep the request count. Unknown ids are remembered for a while, so
+        that a reserve which arrives late takes nothing."""
+        ...
+
+    async def overdue(self, root: str, *, at_most: int) -> list[OpenReservation]: ...
+
+    async def open_count(self, root: str) -> int: ...
+
+    async def roots(self) -> list[str]:
+        """Every root that may hold a reservation."""
+        ...
+
+    async def ping(self) -> None: ...
+
+
+class Telemetry(Protocol):
+    """Counters and latencies; labels come from small fixed sets and never hold a client's text."""
+
+    def admitted(self, verdict: Admitted, *, seconds: float) -> None: ...
+
+    def rejected(self, verdict: Rejected, *, seconds: float) -> None: ...
+
+    def refused(self, reason: str) -> None:
+        """A request refused before any limit was asked: identity, body, service, store."""
+        ...
+
+    def unmetered(self, reason: str, *, allowed: bool) -> None: ...
+
+    def failed_open(self, reason: str) -> None: ...
+
+    def settled(self, settlement: Settlement, result: SettleResult, *, seconds: float) -> None: ...
+
+    def settlement_failed(self, source: str) -> None: ...
+
+    def ended(self, outcome: Outcome | str) -> None: ...
+
+    def open_reservations(self, count: int) -> None: ...

@@ -1,0 +1,113 @@
+"""Settlements in the background: handed over without awaiting, owned by the application.
+
+A handler's own clean-up is killed at its first await when Envoy drops the stream, so handlers never
+settle themselves: they submit here. A settlement that the store did not take is tried again for a
+while; after that the reaper finds the reservation by its deadline, so nothing stays open for ever.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from extproc.core.errors import StoreUnavailableError
+from extproc.core.ports import ReservationStore, Telemetry
+from extproc.core.reservations import Outcome, Settlement, SettleResult, SettleStatus, State
+
+log = logging.getLogger("tokenweir.settle")
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 2.0
+# One settlement waits at most this long for a store that is away.
+_GIVE_UP_SECONDS = 60.0
+# With a store that stays away the backlog must not eat the memory; the reaper settles the rest.
+_MOST_PENDING = 50_000
+
+_PLAIN = (Outcome.COMPLETE,)
+
+
+class Settler:
+    """Runs settlements as application-owned tasks and flushes them at shutdown."""
+
+    def __init__(self, store: ReservationStore, telemetry: Telemetry) -> None:
+        self._store = store
+        self._telemetry = telemetry
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def pending(self) -> int:
+        """How many settlements are under way."""
+        return len(self._tasks)
+
+    def submit(self, settlement: Settlement) -> None:
+        """Settle (or release, by its state) soon. Never awaits, never raises."""
+        if len(self._tasks) >= _MOST_PENDING:
+            self._lost(settlement, "backlog full")
+            return
+        task = asyncio.get_running_loop().create_task(self._run(settlement))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def flush(self, *, timeout_seconds: float) -> int:
+        """Wait for what is under way; returns how many settlements were left undone."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout_seconds)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        return len(left)
+
+    async def _run(self, settlement: Settlement) -> None:
+        call: Callable[[Settlement], Awaitable[SettleResult]]
+        call = self._store.release if settlement.state is State.RELEASED else self._store.settle
+        pause = _FIRST_PAUSE_SECONDS
+        started = time.monotonic()
+        while True:
+            attempt = time.perf_counter()
+            try:
+                result = await call(settlement)
+            except StoreUnavailableError as error:
+                if time.monotonic() - started > _GIVE_UP_SECONDS:
+                    self._lost(settlement, str(error))
+                    return
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                continue
+            self._telemetry.settled(settlement, result, seconds=time.perf_counter() - attempt)
+            self._report(settlement, result)
+            return
+
+    def _report(self, settlement: Settlement, result: SettleResult) -> None:
+        """One line for a settlement that is not plain."""
+        if result.status is SettleStatus.NOOP:
+            return
+        if settlement.outcome in _PLAIN and result.status is SettleStatus.APPLIED:
+            return
+        if result.status is SettleStatus.MISSING and settlement.outcome is Outcome.NOT_FORWARDED:
+            return
+        log.info(
+            "settlement",
+            extra={
+                "reservation_id": settlement.reservation_id,
+                "service_id": settlement.root,
+                "status": result.status.value,
+                "outcome": settlement.outcome.value,
+                "source": settlement.source.value,
+                "knowledge": settlement.knowledge.name.lower(),
+                "reserved_tokens": result.reserved_tokens,
+                "charged_before_tokens": result.charged_before_tokens,
+                "charged_tokens": result.charged_tokens,
+            },
+        )
+
+    def _lost(self, settlement: Settlement, reason: str) -> None:
+        self._telemetry.settlement_failed(settlement.source.value)
+        log.error(
+            "settlement left to the reaper",
+            extra={
+                "reservation_id": settlement.reservation_id,
+                "service_id": settlement.root,
+                "outcome": settlement.outcome.value,
+                "reason": reason,
+            },
+        )

@@ -1,0 +1,40 @@
+"""What an answer used, as its provider reported it."""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one answer. None means "not reported", which is not zero.
+
+    ``input_tokens`` includes cache reads and cache writes; ``output_tokens`` includes reasoning.
+    """
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """True when both totals were reported."""
+        return self.input_tokens is not None and self.output_tokens is not None
+
+    @property
+    def is_zero(self) -> bool:
+        """True when something was reported and all of it is zero: often a placeholder."""
+        reported = [v for f in fields(self) if (v := getattr(self, f.name)) is not None]
+        return bool(reported) and not any(reported)
+
+    def merged(self, later: "Usage") -> "Usage":
+        """This usage overwritten field by field by a later, cumulative report.
+
+        Nothing is ever added up: providers repeat running totals. A later zero does not overwrite
+        an earlier positive value, because gateways send placeholder zeros after real numbers.
+        """
+        values: dict[str, int | None] = {}
+        for field in fields(self):
+            mine, other = getattr(self, field.name), getattr(later, field.name)
+            values[field.name] = other if other or mine is None else mine
+        return Usage(**values)

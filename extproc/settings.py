@@ -1,0 +1,218 @@
+"""Settings: read once at the start, frozen, typed. A wrong one stops the start with its name.
+
+Sources, strongest first: environment variables ``TOKENWEIR_SECTION__KEY``, then the TOML file
+given by ``--config`` or ``TOKENWEIR_CONFIG``, then the defaults below. Nothing reads the
+environment later.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from extproc.core.errors import SettingsError
+
+ENV_PREFIX = "TOKENWEIR_"
+# Variables with our prefix that are not settings: the file's own path, and switches of the tests.
+_NOT_SETTINGS = ("TOKENWEIR_CONFIG", "TOKENWEIR_TEST_", "TOKENWEIR_ENVOY_", "TOKENWEIR_DEMO_")
+
+
+def _listen_address(value: str) -> str:
+    if value.startswith("unix:"):
+        if not value.removeprefix("unix:").startswith("/"):
+            raise ValueError("a unix socket needs an absolute path: unix:/path/to/socket")
+        return value
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError("expected HOST:PORT or unix:/path/to/socket")
+    return value
+
+
+def _tcp_address(value: str) -> str:
+    if value.startswith("unix:"):
+        raise ValueError("expected HOST:PORT")
+    return _listen_address(value)
+
+
+def _redis_url(value: str) -> str:
+    if not value.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("expected redis://, rediss:// or unix://")
+    return value
+
+
+def _database_url(value: str) -> str:
+    if not value.startswith(("sqlite:///", "mysql+pymysql://", "mariadb+pymysql://")):
+        raise ValueError("expected sqlite:///, mysql+pymysql:// or mariadb+pymysql://")
+    return value
+
+
+ListenAddress = Annotated[str, AfterValidator(_listen_address)]
+TcpAddress = Annotated[str, AfterValidator(_tcp_address)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ServerSettings(_Section):
+    """Where the gRPC server and the metrics endpoint listen, and how large a message may be."""
+
+    listen: ListenAddress = "127.0.0.1:18070"
+    metrics_listen: TcpAddress = "127.0.0.1:18071"
+    # A directory shared by the processes of one host, so that one endpoint shows all of them.
+    metrics_dir: Path | None = None
+    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
+    shutdown_grace_seconds: float = Field(default=10.0, ge=0, le=3600)
+
+
+class RedisSettings(_Section):
+    """Redis or Valkey: counters and reservations."""
+
+    url: Annotated[str, AfterValidator(_redis_url)] = "redis://127.0.0.1:6379/0"
+    timeout_ms: int = Field(default=50, ge=1, le=10_000)
+    max_connections: int = Field(default=8, ge=1, le=1024)
+    # What a request meets when Redis does not answer: 503, or it passes unmetered.
+    failure_mode: Literal["closed", "open"] = "closed"
+
+
+class DatabaseSettings(_Section):
+    """SQL: the source of truth of limits. MySQL or MariaDB by pymysql, or SQLite."""
+
+    url: Annotated[str, AfterValidator(_database_url)] = "sqlite:///tokenweir.db"
+    threads: int = Field(default=4, ge=1, le=64)
+    timeout_ms: int = Field(default=2000, ge=10, le=60_000)
+    recycle_seconds: int = Field(default=1800, ge=1)
+
+
+class MetadataSource(_Section):
+    """The service id is in dynamic metadata that one of Envoy's own auth filters wrote."""
+
+    kind: Literal["metadata"]
+    namespace: str = "envoy.filters.http.jwt_authn"
+    path: tuple[str, ...] = Field(min_length=1)
+
+
+class HeaderSource(_Section):
+    """The service id is in a header that the include removes from clients' requests first."""
+
+    kind: Literal["header"]
+    name: str = Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]+$")
+
+
+IdentitySource = Annotated[MetadataSource | HeaderSource, Field(discriminator="kind")]
+
+
+class IdentitySettings(_Section):
+    """Who is asking: sources in order, the first that is present decides."""
+
+    sources: tuple[IdentitySource, ...] = Field(
+        default=(HeaderSource(kind="header", name="x-tokenweir-service"),), min_length=1
+    )
+
+
+class LimitsSettings(_Section):
+    """How long limits are cached in Redis."""
+
+    cache_ttl_seconds: int = Field(default=600, ge=1, le=86_400)
+    negative_ttl_seconds: int = Field(default=10, ge=1, le=3600)
+
+
+class AdmissionSettings(_Section):
+    """How a request is estimated, and what happens to one that cannot be read."""
+
+    default_output_tokens: int = Field(default=512, ge=0, le=1_000_000)
+    # The whole decision, SQL included; keep it below the filter's message_timeout in Envoy.
+    timeout_ms: int = Field(default=800, ge=1, le=60_000)
+    unmetered: Literal["refuse", "allow"] = "refuse"
+    # Bodies above this are parsed and counted in a thread, off the event loop.
+    count_inline_max_bytes: int = Field(default=32 * 1024, ge=0)
+
+
+class ReaperSettings(_Section):
+    """What becomes of a reservation of which nobody reports the end."""
+
+    deadline_seconds: float = Field(default=900.0, gt=0, le=86_400)
+    interval_seconds: float = Field(default=5.0, gt=0, le=3600)
+    policy: Literal["estimate", "release"] = "estimate"
+    # An endpoint of its own; not needed where `server.metrics_dir` is shared with `serve`.
+    metrics_listen: TcpAddress | None = None
+
+
+class LogSettings(_Section):
+    """Structured logs go to standard error, one JSON object a line."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Settings(BaseSettings):
+    """All settings of a process."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid"
+    )
+
+    server: ServerSettings = ServerSettings()
+    redis: RedisSettings = RedisSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    identity: IdentitySettings = IdentitySettings()
+    limits: LimitsSettings = LimitsSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    reaper: ReaperSettings = ReaperSettings()
+    log: LogSettings = LogSettings()
+
+
+def _check_env_names(environ: Mapping[str, str]) -> None:
+    """A misspelt variable must not be silently ignored."""
+    for name in environ:
+        if not name.startswith(ENV_PREFIX) or name.startswith(_NOT_SETTINGS):
+            continue
+        section_name, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
+        section = Settings.model_fields.get(section_name)
+        if section is None:
+            raise SettingsError(name, f"there is no section {section_name!r}")
+        model = section.annotation
+        assert isinstance(model, type)
+        assert issubclass(model, BaseModel)
+        if key and key.partition("__")[0] not in model.model_fields:
+            raise SettingsError(name, f"section {section_name!r} has no key {key!r}")
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """Read all settings. Raises SettingsError that names the first wrong key."""
+    _check_env_names(os.environ)
+    if path is None and (named := os.environ.get("TOKENWEIR_CONFIG")):
+        path = Path(named)
+    if path is not None and not path.is_file():
+        raise SettingsError("config", f"no such file: {path}")
+    toml_file = path
+
+    class FromFile(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            if toml_file is None:
+                return (env_settings,)
+            return (env_settings, TomlConfigSettingsSource(settings_cls, toml_file))
+
+    try:
+        return FromFile()
+    except ValidationError as error:
+        first: Any = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "settings"
+        raise SettingsError(key, first["msg"]) from error
+    except ValueError as error:  # the TOML file or a JSON value in the environment is malformed
+        raise SettingsError(str(path or "environment"), str(error)) from error

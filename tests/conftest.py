@@ -1,0 +1,61 @@
+"""Fixtures for all tests: real servers, started when first asked for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support import mariadb
+from tests.support.valkey import valkey_server
+
+
+@pytest.fixture(scope="session")
+def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a real Valkey, one for the whole run."""
+    with valkey_server(tmp_path_factory.mktemp("valkey")) as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(valkey_url: str) -> str:
+    """URL of that Valkey, empty."""
+    with redis.Redis.from_url(valkey_url) as client:
+        client.flushall()
+    return valkey_url
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[redis.Redis]:
+    """A plain client for looking into Redis; answers are strings."""
+    with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def mariadb_server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a real MariaDB or MySQL, one for the whole run; names no database."""
+    if not mariadb.is_available():
+        pytest.fail(f"neither mariadbd is installed nor {mariadb.URL_VARIABLE} set: make services")
+    with mariadb.mariadb_server(tmp_path_factory.mktemp("mariadb")) as url:
+        yield url
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server_url: str) -> Iterator[str]:
+    """URL of a fresh, empty database on that server."""
+    with mariadb.fresh_database(mariadb_server_url) as url:
+        yield url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """URL of a SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'tokenweir.db'}"
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def sql_url(request: pytest.FixtureRequest) -> str:
+    """The same test over every SQL store: URL of an empty database."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url

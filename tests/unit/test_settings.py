@@ -1,0 +1,115 @@
+"""Settings: a wrong one stops the start with its name."""
+
+from pathlib import Path
+
+import pytest
+
+from extproc.core.errors import SettingsError
+from extproc.settings import HeaderSource, MetadataSource, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("TOKENWEIR_"):
+            monkeypatch.delenv(name)
+
+
+def test_defaults_need_nothing() -> None:
+    settings = load_settings()
+    assert settings.redis.timeout_ms == 50
+    assert settings.redis.failure_mode == "closed"
+    assert settings.limits.cache_ttl_seconds == 600
+    assert settings.identity.sources == (HeaderSource(kind="header", name="x-tokenweir-service"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "key"),
+    [
+        ("TOKENWEIR_REDIS__TIMEOUT_MS", "soon", "redis.timeout_ms"),
+        ("TOKENWEIR_REDIS__TIMEOUT_MS", "0", "redis.timeout_ms"),
+        ("TOKENWEIR_REDIS__FAILURE_MODE", "maybe", "redis.failure_mode"),
+        ("TOKENWEIR_SERVER__LISTEN", "18070", "server.listen"),
+        ("TOKENWEIR_SERVER__LISTEN", "unix:relative.sock", "server.listen"),
+        ("TOKENWEIR_SERVER__METRICS_LISTEN", "unix:/tmp/x", "server.metrics_listen"),
+        ("TOKENWEIR_REDIS__TIMEOT_MS", "5", "TOKENWEIR_REDIS__TIMEOT_MS"),
+        ("TOKENWEIR_REDSI__URL", "x", "TOKENWEIR_REDSI__URL"),
+        ("TOKENWEIR_IDENTITY__SOURCES", "[]", "identity.sources"),
+        ("TOKENWEIR_IDENTITY__SOURCES", '[{"kind": "cookie"}]', "identity.sources.0"),
+    ],
+)
+def test_a_wrong_variable_names_its_key(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, key: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert caught.value.key == key
+
+
+def test_the_environment_is_stronger_than_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "tokenweir.toml"
+    file.write_text(
+        "[redis]\ntimeout_ms = 70\nmax_connections = 3\n"
+        "[[identity.sources]]\nkind = 'metadata'\npath = ['payload', 'service_id']\n"
+    )
+    monkeypatch.setenv("TOKENWEIR_REDIS__TIMEOUT_MS", "90")
+    settings = load_settings(file)
+    assert settings.redis.timeout_ms == 90
+    assert settings.redis.max_connections == 3
+    source = settings.identity.sources[0]
+    assert isinstance(source, MetadataSource)
+    assert source.path == ("payload", "service_id")
+
+
+def test_the_file_can_be_named_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "other.toml"
+    file.write_text("[reaper]\npolicy = 'release'\n")
+    monkeypatch.setenv("TOKENWEIR_CONFIG", str(file))
+    assert load_settings().reaper.policy == "release"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[redis]\ntimeot_ms = 5\n", "redis.timeot_ms"),
+        ("[radis]\nurl = 'x'\n", "radis"),
+        ("[redis]\ntimeout_ms = [1]\n", "redis.timeout_ms"),
+    ],
+)
+def test_a_wrong_key_in_the_file_is_named(tmp_path: Path, text: str, key: str) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file)
+    assert caught.value.key == key
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text("[redis\n")
+    with pytest.raises(SettingsError, match=r"t\.toml"):
+        load_settings(file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no such file"):
+        load_settings(tmp_path / "absent.toml")
+
+
+def test_a_url_is_checked_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENWEIR_REDIS__URL", "localhost:6379")
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert caught.value.key == "redis.url"
+    monkeypatch.setenv("TOKENWEIR_REDIS__URL", "redis://localhost:6379")
+    monkeypatch.setenv("TOKENWEIR_DATABASE__URL", "oracle://x")
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert caught.value.key == "database.url"
