@@ -1,0 +1,223 @@
+"""Reads one answer as it streams by: usage, text, errors, and the usage event to hide.
+
+A reader never raises and never delays a byte, except where an event may have to be hidden. It
+trusts the bytes more than the labels: content-type and content-encoding are wrong in both
+directions in practice.
+"""
+
+from typing import Literal
+
+from extproc.core.usage import Usage
+from extproc.providers.anthropic_answers import AnthropicAnswer
+from extproc.providers.anthropic_requests import FACTOR_PERCENT
+from extproc.providers.content_coding import Inflater, sniff_answer
+from extproc.providers.json_collector import JsonCollector
+from extproc.providers.openai_answers import OpenAiAnswer
+from extproc.providers.requests import JsonObject
+from extproc.providers.sse import SseEvent, SseParser
+from extproc.providers.tally import TextTally
+from extproc.providers.tokens import count_tokens
+
+MAX_INFLATED_BYTES = 64 * 1024 * 1024
+_BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
+_SSE_FIELDS = (b"data", b"event", b"id", b"retry", b":")
+_LINE_ENDS = (b"\n", b"\r\n", b"\r")
+
+Kind = Literal["json", "sse", "text"]
+
+
+def answer_reader(
+    wire_format: str,
+    *,
+    content_type: str | None,
+    content_encoding: str | None,
+    hides_usage: bool,
+    encoding: str,
+    factor_percent: int | None = None,
+) -> "AnswerReader":
+    """A reader for one answer. ``factor_percent`` is that of the request's facts; None takes the
+    format's usual one. An unknown format is read as OpenAI's."""
+    tally = TextTally(encoding)
+    answer: OpenAiAnswer | AnthropicAnswer
+    if wire_format == "anthropic_messages":
+        answer = AnthropicAnswer(tally)
+        factor = FACTOR_PERCENT if factor_percent is None else factor_percent
+    else:
+        answer = OpenAiAnswer(tally, is_embedding=wire_format == "openai_embeddings")
+        factor = 100 if factor_percent is None else factor_percent
+    return AnswerReader(
+        answer,
+        tally,
+        content_type=content_type,
+        content_encoding=content_encoding,
+        hides_usage=hides_usage,
+        encoding=encoding,
+        factor_percent=factor,
+        has_text=wire_format != "openai_embeddings",
+    )
+
+
+class AnswerReader:
+    """Feed it every chunk; ask it at any time. Make one with ``answer_reader``."""
+
+    def __init__(
+        self,
+        answer: OpenAiAnswer | AnthropicAnswer,
+        tally: TextTally,
+        *,
+        content_type: str | None,
+        content_encoding: str | None,
+        hides_usage: bool,
+        encoding: str,
+        factor_percent: int,
+        has_text: bool,
+    ) -> None:
+        self._answer = answer
+        self._tally = tally
+        self._labelled_sse = "event-stream" in (content_type or "").lower()
+        self._content_encoding = content_encoding
+        self._hides = hides_usage
+        self._encoding = encoding
+        self._factor_percent = factor_percent
+        self._has_text = has_text
+        self._coded_head: bytes | None = b""  # bytes of which the coding is not known yet
+        self._inflater: Inflater | None = None
+        self._head = b""  # plain bytes of which the kind is not known yet
+        self._kind: Kind | None = None
+        self._sse = SseParser(keep_raw=hides_usage)
+        self._hid_open_event = False
+        self._json = JsonCollector()
+        self._json_is_read = True
+        self._json_value: JsonObject | None = None
+        self.readable = True
+
+    @property
+    def usage(self) -> Usage:
+        """What the provider reported so far, never summed up; see Usage.merged."""
+        self._read_json()
+        return self._answer.usage
+
+    @property
+    def saw_output(self) -> bool:
+        """True when something was produced; also for bytes that we cannot read."""
+        self._read_json()
+        return self._answer.saw_output or not self.readable
+
+    @property
+    def error(self) -> bool:
+        """True when a body with a good status holds the provider's error (or no JSON at all)."""
+        self._read_json()
+        return self._answer.error or self._kind == "text"
+
+    @property
+    def complete(self) -> bool:
+        """True when the end marker, or a well-formed JSON document, was seen."""
+        self._read_json()
+        return self._answer.complete or self._json_value is not None
+
+    def counted_output_tokens(self) -> int:
+        """Tokens of the output so far: the provider's running number and the text after it.
+
+        A JSON document that was cut counts as the text that it is, a little too much.
+        """
+        self._read_json()
+        counted = self._tally.count()
+        if self._kind == "json" and self._json_value is None and self._has_text:
+            raw = b"" if self._json.overflowed else self._json.raw()
+            counted = count_tokens(raw.decode("utf-8", "replace"), self._encoding)
+        own = -(-counted * self._factor_percent // 100)
+        return self._answer.running_output_tokens + own
+
+    def feed(self, chunk: bytes, *, end: bool) -> bytes | None:
+        """Take the next chunk. None: pass it on unchanged; bytes: pass these on instead.
+
+        ``end`` is true with the last chunk (which may be empty); held bytes then come out.
+        """
+        if self._coded_head is not None:
+            chunk_and_held = self._coded_head + chunk
+            if len(chunk_and_held) < 2 and not end:
+                # One byte does not tell whether the answer is compressed.
+                self._coded_head = chunk_and_held
+                return b"" if self._hides else None
+            self._coded_head = None
+            self._choose_coding(chunk_and_held)
+        else:
+            chunk_and_held = chunk
+        if not self.readable:
+            out = chunk_and_held
+        elif self._inflater is not None:
+            # Compressed bytes cannot be changed, so nothing is hidden.
+            out = chunk_and_held
+            for piece in self._inflater.pieces(chunk_and_held):
+                self._read(piece, end=False)
+            self._read(b"", end=end)
+        else:
+            out = self._read(chunk_and_held, end=end)
+        return None if not self._hides or out == chunk else out
+
+    def _choose_coding(self, start: bytes) -> None:
+        kind = sniff_answer(start, self._content_encoding) if start else None
+        if kind == "?":
+            self.readable = False
+        elif kind is not None:
+            self._inflater = Inflater(kind, max_bytes=MAX_INFLATED_BYTES)
+
+    def _read(self, data: bytes, *, end: bool) -> bytes:
+        """Read plain bytes; the answer is what to forward (complete only when hiding)."""
+        before = b""
+        if self._kind is None:
+            head = self._head + data
+            data = head.lstrip(_BOM_AND_SPACE)
+            before = head[: len(head) - len(data)]
+            self._kind = self._sniff(data, end=end)
+            if self._kind is None:
+                self._head = data
+                return before
+            self._head = b""
+        if self._kind == "sse":
+            return before + self._read_events(self._sse.feed(data, end=end))
+        if self._kind == "json":
+            self._json.add(data)
+            self._json_is_read = False
+        return before + data
+
+    def _sniff(self, start: bytes, *, end: bool) -> Kind | None:
+        if not start:
+            return None
+        if start[:1] in (b"{", b"["):
+            return "json"
+        if self._labelled_sse or start.startswith(_SSE_FIELDS):
+            return "sse"
+        if not end and any(field.startswith(start) for field in _SSE_FIELDS):
+            return None
+        return "text"
+
+    def _read_events(self, events: list[SseEvent]) -> bytes:
+        out: list[bytes] = []
+        for event in events:
+            is_blank = event.value is None and not event.done and event.raw in _LINE_ENDS
+            if is_blank and self._hid_open_event:
+                self._hid_open_event = False
+                continue
+            self._hid_open_event = False
+            if event.value is not None or event.done:
+                self._answer.take_event(event)
+                if self._hides and _is_usage_only(event.value):
+                    self._hid_open_event = event.is_open
+                    continue
+            out.append(event.raw)
+        return b"".join(out)
+
+    def _read_json(self) -> None:
+        if self._json_is_read:
+            return
+        self._json_is_read = True
+        value = self._json.value()
+        if value is not None and self._json_value is None:
+            self._json_value = value
+            self._answer.take_json(value)
+
+
+def _is_usage_only(value: JsonObject | None) -> bool:
+    """The event that ``stream_options.include_usage`` adds: no choices, and the usage."""
+    return value is not None and value.get("choices") == [] and isinstance(value.get("usage"), dict)

@@ -1,0 +1,109 @@
+"""Anthropic's answers: usage and text of messages."""
+
+from extproc.core.usage import Usage
+from extproc.providers.counting import compact
+from extproc.providers.json_answer import child, children, token_number
+from extproc.providers.requests import JsonObject
+from extproc.providers.sse import SseEvent
+from extproc.providers.tally import TextTally
+
+_INPUT, _READ, _WRITE = "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"
+_OUTPUT = "output_tokens"
+_TEXT_KEYS = ("text", "thinking", "partial_json")
+
+
+class AnthropicAnswer:
+    """What one answer said so far. Same attributes as OpenAiAnswer."""
+
+    def __init__(self, tally: TextTally) -> None:
+        self._tally = tally
+        self._numbers: dict[str, int] = {}
+        self._reasoning: int | None = None
+        self.running_output_tokens = 0
+        self.saw_output = False
+        self.error = False
+        self.complete = False
+
+    @property
+    def usage(self) -> Usage:
+        """What was reported. Anthropic counts cache reads and writes beside input_tokens, so the
+        whole input is the sum of the three."""
+        numbers = self._numbers
+        input_tokens, output_tokens = numbers.get(_INPUT), numbers.get(_OUTPUT)
+        cached, written = numbers.get(_READ), numbers.get(_WRITE)
+        if input_tokens is not None:
+            input_tokens += (cached or 0) + (written or 0)
+        if self.saw_output:
+            # Zero for something that was visibly produced is a placeholder, not a number.
+            input_tokens, output_tokens = input_tokens or None, output_tokens or None
+        reasoning = self._reasoning
+        if reasoning is not None and output_tokens is not None:
+            reasoning = min(reasoning, output_tokens)
+        return Usage(
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            cached_input_tokens=cached,
+            cache_write_tokens=written,
+            reasoning_tokens=reasoning,
+        )
+
+    def take_event(self, event: SseEvent) -> None:
+        """One event of a stream, told by its JSON "type" (the event name only repeats it)."""
+        value = event.value
+        if value is None:
+            return
+        kind = value.get("type")
+        if kind == "content_block_delta":
+            self._take_texts(value.get("index"), child(value, "delta"))
+        elif kind == "content_block_start":
+            self._take_texts(value.get("index"), child(value, "content_block"))
+        elif kind == "message_start":
+            # The output number here is a placeholder from before anything was produced.
+            self._take_usage(child(child(value, "message"), "usage"), with_output=False)
+        elif kind == "message_delta":
+            if (child(value, "delta") or {}).get("stop_reason"):
+                self.complete = True
+            self._take_usage(child(value, "usage"), with_output=True)
+        elif kind == "message_stop":
+            self.complete = True
+        elif kind == "error" or value.get("error") or event.name == "error":
+            self.error = True
+
+    def take_json(self, value: JsonObject) -> None:
+        """A whole answer that is one JSON object."""
+        if value.get("type") == "error" or value.get("error"):
+            self.error = True
+        for index, block in enumerate(children(value, "content")):
+            self._take_texts(index, block)
+        self._take_usage(child(value, "usage"), with_output=True)
+
+    def _take_texts(self, index: object, block: JsonObject | None) -> None:
+        if block is None:
+            return
+        at = index if isinstance(index, int) else 0
+        for key in _TEXT_KEYS:
+            self._add(at, key, block.get(key))
+        if block.get("type") in ("tool_use", "server_tool_use"):
+            self._add(at, "name", block.get("name"))
+            if block.get("input"):
+                self._add(at, "input", compact(block["input"]))
+
+    def _add(self, index: int, kind: str, text: object) -> None:
+        if isinstance(text, str) and text:
+            self.saw_output = True
+            self._tally.add((index, kind), text)
+
+    def _take_usage(self, report: JsonObject | None, *, with_output: bool) -> None:
+        if report is None:
+            return
+        for name in (_INPUT, _READ, _WRITE, _OUTPUT) if with_output else (_INPUT, _READ, _WRITE):
+            number = token_number(report.get(name))
+            # Reports are cumulative, never added; a later zero is a placeholder.
+            if number or (number == 0 and name not in self._numbers):
+                self._numbers[name] = number
+        details = child(report, "output_tokens_details") or {}
+        thinking = token_number(details.get("thinking_tokens"))
+        self._reasoning = thinking or self._reasoning
+        if with_output and (output := token_number(report.get(_OUTPUT))):
+            self.running_output_tokens = output
+            self._tally.restart()

@@ -1,0 +1,74 @@
+"""Reads JSON that a provider sent: leniently, because an answer is never refused."""
+
+import json
+import math
+
+from extproc.core.limits import MAX_COUNT
+from extproc.providers.requests import JsonObject
+
+_MAX_DIGITS = 30
+
+
+def _int_or_none(literal: str) -> int | None:
+    """Python refuses integers above 4,300 digits; such a number must not cost the whole answer."""
+    return int(literal) if len(literal) <= _MAX_DIGITS else None
+
+
+_lenient = json.JSONDecoder(parse_int=_int_or_none, strict=False)
+
+
+def parse_object(data: bytes) -> JsonObject | None:
+    """The JSON object in ``data``; None for anything else. Never raises.
+
+    Bytes that are not UTF-8 are replaced, control characters in strings accepted.
+    """
+    text = data.decode("utf-8", "replace").strip("\ufeff \t\r\n")
+    try:
+        value: object = json.loads(text)
+    except RecursionError:
+        return None
+    except ValueError:
+        try:
+            value = _lenient.decode(text)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def child(value: object, key: str) -> JsonObject | None:
+    """``value[key]`` when both are objects."""
+    if isinstance(value, dict):
+        inner = value.get(key)
+        if isinstance(inner, dict):
+            return inner
+    return None
+
+
+def children(value: JsonObject, key: str) -> list[JsonObject]:
+    """The objects in the list ``value[key]``; empty when there is no such list."""
+    inner = value.get(key)
+    return [item for item in inner if isinstance(item, dict)] if isinstance(inner, list) else []
+
+
+def token_number(value: object) -> int | None:
+    """A reported number of tokens; None when it cannot be one.
+
+    Fractions are rounded up. Negative, non-finite and absurdly large numbers (Redis computes in
+    doubles, so above 2**53 - 1) are not reports: they would credit or break a counter.
+    """
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and math.isfinite(value):
+        value = math.ceil(value)
+    if isinstance(value, int) and 0 <= value <= MAX_COUNT:
+        return value
+    return None
+
+
+def first_positive(*values: object) -> int | None:
+    """The first positive number of tokens, else 0 if any was reported, else None.
+
+    Gateways report the same number under two names and leave a placeholder zero in one.
+    """
+    numbers = [number for value in values if (number := token_number(value)) is not None]
+    return next((number for number in numbers if number), 0 if numbers else None)

@@ -1,0 +1,49 @@
+"""Collects an answer that is one JSON document, in bounded memory."""
+
+import re
+
+from extproc.providers.json_answer import parse_object
+from extproc.providers.requests import JsonObject
+
+MAX_JSON_BYTES = 8 * 1024 * 1024
+_TAIL_BYTES = 64 * 1024
+# Inside a JSON string the quotes would be escaped, so this matches a key (or its look-alike in a
+# nested object, which the last match makes unlikely: usage stands at the end).
+_USAGE_KEY = re.compile(rb'(?<!\\)"usage"\s*:\s*(?=\{)')
+
+
+class JsonCollector:
+    """Keeps the whole document up to ``max_bytes``, of a larger one only the end.
+
+    Embeddings of many texts take tens of megabytes, and their usage stands behind them.
+    """
+
+    def __init__(self, *, max_bytes: int = MAX_JSON_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.overflowed = False
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > self._max_bytes:
+            self.overflowed = True
+        if self.overflowed and self._size > 2 * _TAIL_BYTES:
+            tail = b"".join(self._parts)[-_TAIL_BYTES:]
+            self._parts, self._size = [tail], len(tail)
+
+    def raw(self) -> bytes:
+        """The bytes that are kept."""
+        return b"".join(self._parts)
+
+    def value(self) -> JsonObject | None:
+        """The document; of a larger one an object with its usage only; None when incomplete."""
+        raw = self.raw()
+        if not self.overflowed:
+            return parse_object(raw)
+        keys = list(_USAGE_KEY.finditer(raw))
+        if not keys:
+            return None
+        # "usage": {...} and what follows it up to the document's last brace.
+        return parse_object(b'{"usage":' + raw[keys[-1].end() :])

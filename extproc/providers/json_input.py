@@ -1,0 +1,166 @@
+"""Reads a request's body as one JSON object, and refuses what two readers could read differently.
+
+The provider parses the same bytes again. Where parsers disagree (duplicate keys, NaN, numbers too
+long for a double, bytes that are not UTF-8), a limiter that guesses can be made to check one value
+while the provider uses another; so these are answered with 400 before anything is reserved.
+"""
+
+import json
+import math
+import re
+
+from extproc.core.errors import RequestError
+from extproc.providers.content_coding import decode_body
+from extproc.providers.requests import JsonObject, ReadLimits
+
+MAX_DIGITS = 30
+UTF8_BOM = b"\xef\xbb\xbf"
+_MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
+_CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
+_UTF8_NAMES = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+_ASCII_LIKE = frozenset({"iso-8859-1", "latin1", "windows-1252"})
+
+
+def read_json_object(
+    body: bytes, content_encoding: str | None, *, content_type: str | None, limits: ReadLimits
+) -> tuple[JsonObject, bytes]:
+    """The object in ``body``, and the decoded bytes it was read from.
+
+    The media type is not looked at: providers parse JSON under any label, so a limiter must too.
+    Raises RequestError: 400 for anything that is not one unambiguous JSON object, 413 for a body
+    that inflates beyond the limit, 415 for an unknown content encoding or charset.
+    """
+    plain = decode_body(body, content_encoding, max_bytes=limits.max_decoded_bytes)
+    _check_charset(content_type, plain)
+    text = _decode_utf8(plain)
+    value = _parse(text)
+    if not isinstance(value, dict):
+        raise _invalid("the request body must be a JSON object")
+    # Fewer brackets than the limit cannot nest deeper; nearly every request ends here.
+    if plain.count(b"[") + plain.count(b"{") > limits.max_depth:
+        _check_depth(value, limits.max_depth)
+    return value, plain
+
+
+def _invalid(message: str, *, param: str | None = None, code: str = "invalid_json") -> RequestError:
+    return RequestError(400, code, message, param=param)
+
+
+def _check_charset(content_type: str | None, body: bytes) -> None:
+    declared = _CHARSET.search(content_type or "")
+    if declared is None:
+        return
+    name = declared[1].lower()
+    if name in _UTF8_NAMES or (name in _ASCII_LIKE and body.isascii()):
+        return
+    raise RequestError(
+        415, "unsupported_charset", "the request body must be UTF-8", param="content-type"
+    )
+
+
+def _decode_utf8(body: bytes) -> str:
+    content = body.removeprefix(UTF8_BOM)
+    if not content.strip():
+        raise _invalid("the request body is empty", code="empty_body")
+    for magic, name in _MAGIC:
+        if content.startswith(magic):
+            raise _invalid(
+                f"the request body looks {name}-compressed, but content-encoding does not say so"
+            )
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _invalid(f"the request body is not UTF-8 (at byte {error.start})") from None
+
+
+class _Unreadable:
+    """Stands in the parsed tree for a number that JSON or a double cannot hold."""
+
+
+_UNREADABLE = _Unreadable()
+
+
+def _parse(text: str) -> object:
+    bad: list[str] = []  # what the numbers were that could not be read
+
+    def refuse(literal: str) -> _Unreadable:
+        bad.append(literal if len(literal) <= MAX_DIGITS else "with too many digits")
+        return _UNREADABLE
+
+    def pairs(items: list[tuple[str, object]]) -> JsonObject:
+        result = dict(items)
+        if len(result) != len(items):
+            raise _duplicate(items)
+        if bad:
+            for key, value in items:
+                if isinstance(value, _Unreadable):
+                    raise _bad_number(bad[-1], key)
+        return result
+
+    def to_int(literal: str) -> object:
+        return int(literal) if len(literal) <= MAX_DIGITS else refuse(literal)
+
+    def to_float(literal: str) -> object:
+        value = float(literal)
+        return value if math.isfinite(value) else refuse(literal)
+
+    try:
+        value: object = json.loads(
+            text,
+            object_pairs_hook=pairs,
+            parse_int=to_int,
+            parse_float=to_float,
+            parse_constant=refuse,
+        )
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:
+        raise _invalid(f"the request body is not JSON: {error}") from None
+    if bad:
+        raise _bad_number(bad[-1], None)
+    return value
+
+
+def _duplicate(items: list[tuple[str, object]]) -> RequestError:
+    seen: set[str] = set()
+    for key, _ in items:
+        if key in seen:
+            break
+        seen.add(key)
+    shown = _shown(key)
+    return _invalid(f"the key '{shown}' occurs twice", param=shown, code="duplicate_key")
+
+
+def _bad_number(literal: str, key: str | None) -> RequestError:
+    shown = None if key is None else _shown(key)
+    where = "" if shown is None else f" in '{shown}'"
+    return _invalid(f"the number {literal}{where} is not valid", param=shown, code="invalid_number")
+
+
+def _shown(key: str) -> str:
+    """A client's key, short enough and encodable for an answer."""
+    return key[:64].encode("utf-8", "replace").decode()
+
+
+def _too_deep() -> RequestError:
+    return _invalid("the request body is nested too deeply", code="nested_too_deeply")
+
+
+def _check_depth(value: object, limit: int) -> None:
+    """Level by level, because a recursive walk would itself run out of stack."""
+    level: list[object] = [value]
+    for _ in range(limit):
+        below: list[object] = []
+        for container in level:
+            if isinstance(container, dict):
+                below.extend(child for child in container.values() if _nests(child))
+            elif isinstance(container, list):
+                below.extend(child for child in container if _nests(child))
+        if not below:
+            return
+        level = below
+    raise _too_deep()
+
+
+def _nests(value: object) -> bool:
+    return isinstance(value, dict | list)

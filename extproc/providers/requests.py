@@ -1,0 +1,54 @@
+"""What a request says about itself, as far as a limiter needs it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+WireFormat = Literal["openai_chat", "openai_completions", "openai_embeddings", "anthropic_messages"]
+
+JsonObject = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """How large a request may be before it is refused unread.
+
+    ``max_decoded_bytes`` bounds the body after gzip or deflate; ``max_depth`` the nesting of its
+    JSON; ``max_choices`` the answers asked for at once; ``max_output_tokens`` the client's own
+    cap, so that sums stay exact in Redis (below 2**53).
+    """
+
+    max_decoded_bytes: int = 16 * 1024 * 1024
+    max_depth: int = 100
+    max_choices: int = 128
+    max_output_tokens: int = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFacts:
+    """One readable request.
+
+    ``input_tokens`` is our estimate of everything that the provider will bill as input.
+    ``output_cap_tokens`` is the client's cap times ``choices``; None when it gave none, 0 where
+    the format has no output. ``factor_percent`` turns counts of ``encoding`` into the provider's
+    tokens (already applied to ``input_tokens``). ``new_body`` is the body that must be forwarded
+    instead, when usage was asked for on the client's behalf; then ``hides_usage`` says that the
+    usage event must be taken out of the answer.
+    """
+
+    wire_format: WireFormat
+    model: str
+    stream: bool
+    input_tokens: int
+    output_cap_tokens: int | None
+    choices: int
+    encoding: str
+    factor_percent: int = 100
+    new_body: bytes | None = None
+    hides_usage: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unmetered:
+    """A request whose path we do not know how to meter. ``reason`` is one of few fixed words."""
+
+    reason: str

@@ -1,0 +1,167 @@
+"""Server-sent events, incrementally over bytes.
+
+After the HTML standard, "Interpreting an event stream": LF, CRLF and CR end lines, an empty line
+ends an event, lines that begin with a colon are comments, several data lines are joined by LF.
+Beyond it, because providers are so: an event whose single data line is a whole JSON object (or
+``[DONE]``) counts when its line ends, so servers that put one newline between events are read too;
+and the last event counts at the end of the stream without its empty line.
+
+The raw bytes of all events together are exactly the bytes fed, in order, so a caller can leave
+single events out of a stream without touching the rest.
+"""
+
+import re
+from typing import NamedTuple
+
+from extproc.providers.json_answer import parse_object
+from extproc.providers.requests import JsonObject
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+_LINE_END = re.compile(rb"\r\n?|\n")
+_CR = 0x0D
+
+
+class SseEvent(NamedTuple):
+    """One event, comment, or empty line.
+
+    ``value`` is the JSON object of its data, None when it has none that can be read. ``done`` is
+    the ``[DONE]`` marker. ``raw`` is empty unless the parser was asked to keep it. ``is_open``
+    says that the event's empty line is not part of it and may follow.
+    """
+
+    raw: bytes
+    value: JsonObject | None = None
+    done: bool = False
+    name: str = ""
+    is_open: bool = False
+
+
+class SseParser:
+    """Parses one stream. Keeps the unfinished event only, and of that at most ``max_event_bytes``.
+
+    ``truncated`` becomes true when an event was larger than that: it is passed on unread, in
+    pieces, up to the next empty line. Time is linear in the bytes, however they are cut.
+    """
+
+    def __init__(self, *, keep_raw: bool = False, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._keep_raw = keep_raw
+        self._max_event_bytes = max_event_bytes
+        self._buffer = bytearray()
+        self._event_at = 0  # where in the buffer the unfinished event begins,
+        self._line_at = 0  # its unfinished line,
+        self._scan_at = 0  # and the bytes in which no line end was looked for yet
+        self._data: list[bytes] = []
+        self._name = ""
+        self._skipping = False
+        self._line_was_cut = False  # the unfinished line's beginning was already passed on
+        self.truncated = False
+
+    def feed(self, chunk: bytes, *, end: bool = False) -> list[SseEvent]:
+        """The events that ``chunk`` completes. ``end`` says that nothing follows. Never raises."""
+        buffer = self._buffer
+        buffer += chunk
+        events: list[SseEvent] = []
+        while (line_end := _LINE_END.search(buffer, self._scan_at)) is not None:
+            start, after = line_end.span()
+            if after == len(buffer) and buffer[start] == _CR and after - start == 1 and not end:
+                self._scan_at = start  # a LF that belongs to this CR may follow
+                break
+            line = bytes(buffer[self._line_at : start])
+            self._line_at = self._scan_at = after
+            self._take_line(line, events)
+        else:
+            self._scan_at = len(buffer)
+        if end:
+            self._finish(events)
+        elif self._skipping or len(buffer) - self._event_at > self._max_event_bytes:
+            self._pass_on(events)
+        del buffer[: self._event_at]
+        self._line_at -= self._event_at
+        self._scan_at -= self._event_at
+        self._event_at = 0
+        return events
+
+    def _take_line(self, line: bytes, events: list[SseEvent]) -> None:
+        is_empty = not line and not self._line_was_cut
+        self._line_was_cut = False
+        if self._skipping:
+            self._skipping = not is_empty
+            events.append(SseEvent(self._raw()))
+        elif self._line_at - self._event_at > self._max_event_bytes:
+            self._skip(events)
+            self._skipping = not is_empty
+        elif is_empty:
+            self._dispatch(events)
+        elif line.startswith(b"data"):
+            self._take_data(line, events)
+        elif line.startswith(b"event:"):
+            self._name = line[6:64].strip().decode("ascii", "replace")
+
+    def _take_data(self, line: bytes, events: list[SseEvent]) -> None:
+        if line[4:5] == b":":
+            data = line[6:] if line[5:6] == b" " else line[5:]
+        elif len(line) == 4:
+            data = b""
+        else:
+            return  # another field, whose name begins with "data"
+        if not self._data:
+            if data[:1] == b"{" and data.rstrip()[-1:] == b"}":
+                value = parse_object(data)
+                if value is not None:
+                    events.append(SseEvent(self._raw(), value, name=self._name, is_open=True))
+                    self._name = ""
+                    return
+            elif data.strip() == b"[DONE]":
+                events.append(SseEvent(self._raw(), done=True, is_open=True))
+                self._name = ""
+                return
+        self._data.append(data)
+
+    def _dispatch(self, events: list[SseEvent]) -> None:
+        """At an empty line: whatever was collected is an event."""
+        if not self._data and not self._keep_raw:
+            self._name = ""
+            self._event_at = self._line_at
+            return
+        data, name = self._data, self._name
+        self._data, self._name = [], ""
+        value = parse_object(b"\n".join(data)) if data else None
+        if value is None and len(data) > 1:
+            # Lines that are no event together, but one of them may be one by itself.
+            for line in data:
+                value = parse_object(line) or value
+        events.append(SseEvent(self._raw(), value, name=name))
+
+    def _finish(self, events: list[SseEvent]) -> None:
+        rest = bytes(self._buffer[self._line_at :])
+        self._line_at = self._scan_at = len(self._buffer)
+        if rest:
+            self._take_line(rest, events)
+        if self._data or self._event_at < self._line_at:
+            self._dispatch(events)
+
+    def _pass_on(self, events: list[SseEvent]) -> None:
+        """The unfinished event is too large to hold: what there is of it goes through unread."""
+        end = len(self._buffer)
+        if end and self._buffer[-1] == _CR:
+            end -= 1  # its LF may follow
+        if not self._skipping:
+            self.truncated = True
+            self._skipping = True
+        self._data, self._name = [], ""
+        self._line_was_cut = self._line_was_cut or end > self._line_at
+        self._line_at = end
+        self._scan_at = max(self._scan_at, end)
+        if end > self._event_at:
+            events.append(SseEvent(self._raw()))
+
+    def _skip(self, events: list[SseEvent]) -> None:
+        self.truncated = True
+        self._data, self._name = [], ""
+        events.append(SseEvent(self._raw()))
+
+    def _raw(self) -> bytes:
+        """The bytes from the unfinished event's begin to the unfinished line's begin."""
+        raw = bytes(self._buffer[self._event_at : self._line_at]) if self._keep_raw else b""
+        self._event_at = self._line_at
+        return raw

@@ -1,0 +1,50 @@
+"""Paths: which are metered, however they are spelled."""
+
+import pytest
+
+from extproc.providers.registry import read_request, wire_format_of
+from extproc.providers.requests import Unmetered
+from tests.unit.test_providers_requests import CHAT, LIMITS, read, refused
+
+
+@pytest.mark.parametrize(
+    ("path", "wire_format"),
+    [
+        (CHAT, "openai_chat"),
+        ("/openai/v1/chat/completions/?api-version=1", "openai_chat"),
+        ("/v1//chat/./x/../completions", "openai_chat"),
+        ("/V1/Chat/Completions", "openai_chat"),
+        ("/v1/chat%2Fc%6fmpletions#a", "openai_chat"),
+        ("/chat/completions", "openai_chat"),
+        ("/openai/deployments/gpt/chat/completions?x=/v1/messages", "openai_chat"),
+        ("/v1/completions", "openai_completions"),
+        ("/openai/deployments/gpt/completions", "openai_completions"),
+        ("/v1/embeddings", "openai_embeddings"),
+        ("/openai/deployments/e/embeddings", "openai_embeddings"),
+        ("/anthropic/v1/messages", "anthropic_messages"),
+        ("/v1/messages/count_tokens", None),
+        ("/v1/threads/t1/messages", None),
+        ("/v1/models", None),
+        ("/v1/responses", None),
+        ("/v1/chat/completions/abc", None),
+        ("/v1/jobs/completions", None),
+        ("/..", None),
+        ("", None),
+    ],
+)
+def test_paths(path: str, wire_format: str | None) -> None:
+    assert wire_format_of(path) == wire_format
+
+
+def test_an_unknown_path_is_unmetered_unread() -> None:
+    unknown = read_request(
+        "/v1/files", b"\xff", content_type=None, content_encoding="br", limits=LIMITS
+    )
+    assert unknown == Unmetered("unknown_path")
+
+
+def test_azures_deployment_stands_for_a_missing_model() -> None:
+    body = {"messages": [{"role": "user", "content": "Say hi"}]}
+    path = "/openai/deployments/My-GPT/chat/completions?api-version=2024-10-21"
+    assert read(path, body).model == "My-GPT"
+    assert refused(CHAT, body).param == "model"
