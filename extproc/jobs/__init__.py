@@ -1,0 +1,1 @@
+"""What runs beside the request path: the reaper."""

@@ -1,0 +1,1 @@
+"""Redis and SQL: the only importer of redis and sqlalchemy."""

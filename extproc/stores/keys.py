@@ -1,0 +1,45 @@
+"""Every Redis key is built here and nowhere else.
+
+``root`` is the subject whose keys are used together; the braces make it the hash tag, so that all
+keys of one call live in one slot of a Redis Cluster. Ids are validated at the edge (``core.ids``),
+where braces are excluded. Functions named ``*_prefix`` end where a script appends the rest: a UTC
+minute ``yyyyMMddHHmm``, which only Redis' clock may tell, or a reservation id.
+"""
+
+# Plain set of every root that may hold a reservation.
+ROOTS = "roots"
+
+
+def config(root: str) -> str:
+    """Hash: limits as in SQL (status, rpm, tpm), or the lease of who is fetching them."""
+    return f"config:{{{root}}}"
+
+
+def rpm_prefix(root: str) -> str:
+    """Strings: requests taken in a minute."""
+    return f"rate:rpm:{{{root}}}:"
+
+
+def tpm_prefix(root: str) -> str:
+    """Strings: tokens taken in a minute."""
+    return f"rate:tpm:{{{root}}}:"
+
+
+def output_prefix(root: str) -> str:
+    """Hashes: count and output_tokens of the answers that ended in a minute."""
+    return f"usage:output:{{{root}}}:"
+
+
+def reservation_prefix(root: str) -> str:
+    """Hashes: one record a reservation."""
+    return f"resv:{{{root}}}:"
+
+
+def reservation(root: str, reservation_id: str) -> str:
+    """Hash: the record of one reservation."""
+    return reservation_prefix(root) + reservation_id
+
+
+def pending(root: str) -> str:
+    """Sorted set: ids of open reservations, scored by their deadline (ms since the epoch)."""
+    return f"pending:{{{root}}}"

@@ -1,0 +1,13 @@
+"""Alembic's entry point. The connection is handed over by ``extproc.stores.migrate``."""
+
+from alembic import context
+
+from extproc.stores.tables import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table="tokenweir_schema",
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,1 @@
+"""One module a revision; never edited once released."""

@@ -1,0 +1,140 @@
+"""SQL access: a synchronous engine in a small pool of threads, errors converted once.
+
+Threads, because SQL is off the hot path: only a cold lookup and an administrator's change reach it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from sqlite3 import SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_FULL, SQLITE_IOERR, SQLITE_LOCKED
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy import exc as sql_errors
+
+from extproc.core.errors import SettingsError, StoreUnavailableError
+
+T = TypeVar("T")
+
+_MYSQL = ("mysql", "mariadb")
+# MySQL: access denied (three kinds), unknown database, command denied: waiting does not help.
+_MYSQL_FINAL = {1044, 1045, 1049, 1142, 1698}
+_SQLITE_TRANSIENT = {SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN}
+
+
+def database_url(url: str) -> URL:
+    """Parse ``url``; MySQL and MariaDB are reached by pymysql. Raises SettingsError."""
+    try:
+        parsed = make_url(url)
+    except sql_errors.ArgumentError as error:
+        raise SettingsError("database.url", str(error)) from error
+    backend = parsed.get_backend_name()
+    if backend in _MYSQL:
+        return parsed.set(drivername=f"{backend}+pymysql")
+    if backend != "sqlite":
+        raise SettingsError("database.url", f"{backend} is not supported: mysql, mariadb or sqlite")
+    if parsed.database in (None, "", ":memory:"):
+        raise SettingsError("database.url", "SQLite needs a file: sqlite:///path/to/file.db")
+    return parsed
+
+
+def make_engine(
+    url: str, *, pool_size: int = 1, timeout_ms: int = 2000, recycle_seconds: int = 1800
+) -> Engine:
+    """An engine on which the time-out bounds every wait: connect, read, write, lock, pool."""
+    parsed = database_url(url)
+    seconds = timeout_ms / 1000
+    options: dict[str, Any] = {}
+    if parsed.get_backend_name() in _MYSQL:
+        options["isolation_level"] = "READ COMMITTED"
+        options["connect_args"] = {
+            "connect_timeout": seconds,
+            "read_timeout": seconds,
+            "write_timeout": seconds,
+        }
+    else:
+        options["connect_args"] = {"timeout": seconds}
+    return create_engine(
+        parsed,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=seconds,
+        pool_pre_ping=True,
+        pool_recycle=recycle_seconds,
+        **options,
+    )
+
+
+class Database:
+    """Runs functions on a connection, each in a transaction of its own.
+
+    A call answers, or fails, within three time-outs: a thread may have to connect, to ask, and to
+    commit. Every failure is a StoreUnavailableError("sql").
+    """
+
+    def __init__(
+        self, *, url: str, threads: int = 4, timeout_ms: int = 2000, recycle_seconds: int = 1800
+    ) -> None:
+        self.engine = make_engine(
+            url, pool_size=threads, timeout_ms=timeout_ms, recycle_seconds=recycle_seconds
+        )
+        self._deadline = 3 * timeout_ms / 1000
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sql")
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """Call ``work`` in a thread and commit; an exception of ``work`` rolls back.
+
+        A cancelled caller leaves the thread to end by itself.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await loop.run_in_executor(self._threads, self._transaction, work)
+        except TimeoutError as error:
+            text = f"no answer within {self._deadline:g} s"
+            raise StoreUnavailableError("sql", text, transient=True, maybe_applied=True) from error
+
+    def _transaction(self, work: Callable[[Connection], T]) -> T:
+        committing = False
+        try:
+            with self.engine.connect() as connection:
+                result = work(connection)
+                committing = True
+                try:
+                    connection.commit()
+                except BaseException:
+                    # A commit that failed may leave its transaction open (SQLite: locked), and the
+                    # next user of this connection would commit it. Closing it rolls back.
+                    connection.invalidate()
+                    raise
+                return result
+        except sql_errors.SQLAlchemyError as error:
+            raise _unavailable(error, was_committing=committing) from error
+
+    async def close(self) -> None:
+        """Wait for running calls (bounded by the time-outs) and close all connections."""
+        await asyncio.to_thread(self._threads.shutdown)
+        self.engine.dispose()
+
+
+def _unavailable(
+    error: sql_errors.SQLAlchemyError, *, was_committing: bool
+) -> StoreUnavailableError:
+    cause: Any = getattr(error, "orig", None)
+    text = f"{type(error).__name__}: {cause or error}"
+    if isinstance(error, sql_errors.TimeoutError):  # all connections are taken
+        return StoreUnavailableError("sql", text, transient=True)
+    if not isinstance(error, (sql_errors.OperationalError, sql_errors.InterfaceError)):
+        return StoreUnavailableError("sql", text, transient=False)
+    sqlite_code = getattr(cause, "sqlite_errorcode", None)
+    if sqlite_code is not None:
+        # The low byte is the code, the rest its details.
+        return StoreUnavailableError("sql", text, transient=sqlite_code & 0xFF in _SQLITE_TRANSIENT)
+    code = cause.args[0] if cause is not None and cause.args else None
+    return StoreUnavailableError(
+        "sql",
+        text,
+        transient=code not in _MYSQL_FINAL,
+        # A connection that breaks while it commits leaves open whether it did.
+        maybe_applied=was_committing,
+    )

@@ -1,0 +1,24 @@
+--!include integers.lua
+--!include ending.lua
+-- release: gives all tokens back and keeps the request count.
+--
+-- KEYS[1] rate:tpm:{root}:       prefix; the minute comes from the record (see reserve.lua)
+-- KEYS[2] resv:{root}:<id>       hash, the record
+-- KEYS[3] pending:{root}         sorted set, open reservations
+--
+-- ARGV[1] reservation id         ARGV[3] outcome
+-- ARGV[2] rank of the knowledge  ARGV[4] source
+--
+-- Reply as of settle. Without a record the answer is "missing", and the id is remembered, so that a
+-- reserve which was overtaken by its release takes nothing.
+
+local TOMBSTONE_TTL_S = 120
+
+local reply = finish(ARGV[1], tonumber(ARGV[2]), 0, 'RELEASED', ARGV[3], ARGV[4])
+if reply then
+  return reply
+end
+redis.call('HSET', KEYS[2], 'state', 'RELEASED', 'rank', 3, 'reserved', 0, 'charged', 0,
+  'minute', '', 'outcome', ARGV[3], 'source', ARGV[4])
+redis.call('EXPIRE', KEYS[2], TOMBSTONE_TTL_S)
+return { 'missing' }

@@ -1,0 +1,117 @@
+--!include integers.lua
+--!include clock.lua
+-- reserve: checks requests and tokens of the current minute and takes both, or neither.
+--
+-- KEYS[1] config:{root}          hash, the cached limits
+-- KEYS[2] rate:rpm:{root}:       prefix of the request windows
+-- KEYS[3] rate:tpm:{root}:       prefix of the token windows
+-- KEYS[4] usage:output:{root}:   prefix of the output history
+-- KEYS[5] resv:{root}:<id>       hash, the record of this reservation
+-- KEYS[6] pending:{root}         sorted set, open reservations by deadline
+-- Windows are named by their UTC minute, which only Redis' own clock may tell; so their prefixes are
+-- declared and the minute is appended here. The hash tag is in the prefix: same slot.
+--
+-- ARGV[1] reservation id         ARGV[6] wire format
+-- ARGV[2] input tokens           ARGV[7] model
+-- ARGV[3] output cap, or -1      ARGV[8] request id
+-- ARGV[4] default output         ARGV[9] status, ARGV[10] rpm, ARGV[11] tpm: limits that could not
+-- ARGV[5] deadline in ms         be cached; an empty status means "read KEYS[1]"
+--
+-- Replies, nothing taken except by the first:
+--   admitted, minute, input, reserved, rpm, left, tpm, left, reset ms
+--   rejected, rpm|tpm, asked tokens, rpm, left, tpm, left, reset ms, retry ms (-1: never fits)
+--   refused, unknown|disabled
+--   missing                      the limits are not cached
+--   released                     this id was released, maybe before it was reserved
+-- The same id again gets its first answer.
+
+local HISTORY_MINUTES = 10
+local WINDOW_TTL_S = 120
+local RECORD_SLACK_MS = 900000
+
+local now = now_ms()
+
+local known = redis.call('HMGET', KEYS[5], 'state', 'minute', 'input', 'reserved', 'at',
+  'rpm', 'rpm_left', 'tpm', 'tpm_left')
+if known[1] then
+  if known[1] == 'RELEASED' then
+    return { 'released' }
+  end
+  local window_end = (math.floor(tonumber(known[5]) / 60000) + 1) * 60000
+  return { 'admitted', known[2], tonumber(known[3]), tonumber(known[4]), tonumber(known[6]),
+    tonumber(known[7]), tonumber(known[8]), tonumber(known[9]), math.max(0, window_end - now) }
+end
+
+local status, rpm, tpm = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11])
+if status == '' then
+  local cached = redis.call('HMGET', KEYS[1], 'status', 'rpm', 'tpm')
+  status, rpm, tpm = cached[1], tonumber(cached[2] or ''), tonumber(cached[3] or '')
+end
+if status == 'unknown' then
+  return { 'refused', 'unknown' }
+end
+if not status or not rpm or not tpm then
+  return { 'missing' }
+end
+if status ~= '1' then
+  return { 'refused', 'disabled' }
+end
+
+local minute = math.floor(now / 60000)
+local name = minute_name(minute)
+local input, cap = tonumber(ARGV[2]), tonumber(ARGV[3])
+
+-- Expected output: the mean over all answers of the last full minutes, rounded up. Sums are divided
+-- once; a mean of the minutes' means would let a quiet minute weigh as much as a busy one.
+local count, sum = 0, 0
+for back = 1, HISTORY_MINUTES do
+  local bucket = redis.call('HMGET', KEYS[4] .. minute_name(minute - back), 'count', 'output_tokens')
+  count = count + tonumber(bucket[1] or 0)
+  sum = sum + tonumber(bucket[2] or 0)
+end
+local output = count > 0 and math.ceil(sum / count) or tonumber(ARGV[4])
+if cap >= 0 then
+  output = math.min(output, cap)
+end
+-- A guess may not refuse what could fit into an empty window; the input is no guess.
+output = math.min(output, math.max(0, tpm - input))
+local reserve = input + output
+
+local requests_key, tokens_key = KEYS[2] .. name, KEYS[3] .. name
+local requests, tokens = redis.call('GET', requests_key), redis.call('GET', tokens_key)
+local used_requests, used_tokens = tonumber(requests or 0), tonumber(tokens or 0)
+local reset = 60000 - now % 60000
+
+local refused_by
+if rpm == 0 or used_requests + 1 > rpm then
+  refused_by = 'rpm'
+elseif tpm == 0 or used_tokens + reserve > tpm then
+  refused_by = 'tpm'
+end
+if refused_by then
+  local never = rpm == 0 or tpm == 0 or input > tpm
+  return { 'rejected', refused_by, reserve, rpm, math.max(0, rpm - used_requests),
+    tpm, math.max(0, tpm - used_tokens), reset, never and -1 or reset }
+end
+
+redis.call('INCR', requests_key)
+if not requests then
+  redis.call('EXPIRE', requests_key, WINDOW_TTL_S)
+end
+redis.call('INCRBY', tokens_key, digits(reserve))
+if not tokens then
+  redis.call('EXPIRE', tokens_key, WINDOW_TTL_S)
+end
+local rpm_left, tpm_left = rpm - used_requests - 1, tpm - used_tokens - reserve
+local deadline = tonumber(ARGV[5])
+redis.call('HSET', KEYS[5], 'state', 'RESERVED', 'rank', 0, 'minute', name, 'input', digits(input),
+  'reserved', digits(reserve), 'charged', digits(reserve), 'at', digits(now),
+  'rpm', digits(rpm), 'rpm_left', digits(rpm_left), 'tpm', digits(tpm), 'tpm_left', digits(tpm_left),
+  'wire_format', ARGV[6], 'model', ARGV[7], 'request_id', ARGV[8])
+redis.call('PEXPIRE', KEYS[5], digits(deadline + RECORD_SLACK_MS))
+redis.call('ZADD', KEYS[6], digits(now + deadline), ARGV[1])
+-- The index lives as long as the record that lives longest.
+if redis.call('PTTL', KEYS[6]) < deadline + RECORD_SLACK_MS then
+  redis.call('PEXPIRE', KEYS[6], digits(deadline + RECORD_SLACK_MS))
+end
+return { 'admitted', name, input, reserve, rpm, rpm_left, tpm, tpm_left, reset }

@@ -1,0 +1,50 @@
+"""The stores on real servers."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+
+from extproc.stores.batcher import RedisBatcher
+from extproc.stores.limit_table import LimitTable
+from extproc.stores.migrate import upgrade
+from extproc.stores.reservation_store import RedisReservationStore
+from extproc.stores.sql import Database
+from tests.support.reservations import Inspector
+from tests.support.valkey import wait_for_quiet_minute
+
+
+@pytest.fixture
+async def batcher(redis_url: str) -> AsyncIterator[RedisBatcher]:
+    """A patient client: these tests are about answers, on a machine that may be busy."""
+    client = RedisBatcher(url=redis_url, timeout_ms=5000)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def store(batcher: RedisBatcher) -> RedisReservationStore:
+    """The store under test."""
+    return RedisReservationStore(batcher)
+
+
+@pytest.fixture
+def inspect(redis_client: redis.Redis) -> Inspector:
+    """A look at the keys of the usual root, in a minute that does not end soon."""
+    wait_for_quiet_minute(redis_client)
+    return Inspector(redis_client)
+
+
+@pytest.fixture
+async def database(sql_url: str) -> AsyncIterator[Database]:
+    """An empty database with the newest schema; SQLite and MariaDB in turn."""
+    upgrade(sql_url)
+    opened = Database(url=sql_url, timeout_ms=10_000)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def table(database: Database) -> LimitTable:
+    """``service_limit`` in it."""
+    return LimitTable(database)

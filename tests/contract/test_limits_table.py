@@ -1,0 +1,147 @@
+"""The limits table on SQLite and on MariaDB."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect as inspect_schema
+from sqlalchemy import text
+
+from extproc.core.errors import SettingsError, StoreUnavailableError
+from extproc.core.limits import MAX_LIMIT, ServiceLimit
+from extproc.stores.limit_table import LimitTable
+from extproc.stores.migrate import upgrade
+from extproc.stores.sql import Database
+from tests.support.processes import free_port
+from tests.support.tcp import silent, tcp_server
+
+
+async def test_create_change_and_list(table: LimitTable) -> None:
+    assert await table.find("a") is None
+    created = await table.put("a", rpm=10, tpm=MAX_LIMIT)
+    assert created == ServiceLimit(service_id="a", rpm=10, tpm=MAX_LIMIT)
+    await table.put("B", rpm=0, tpm=0, enabled=False)
+    assert await table.put("a", tpm=3_000_000_000) == ServiceLimit(
+        service_id="a", rpm=10, tpm=3_000_000_000
+    )
+    assert await table.put("a", tpm=3_000_000_000) == await table.find("a")  # nothing to change
+    assert [limit.service_id for limit in await table.all()] == ["B", "a"]
+    assert (await table.all())[0].enabled is False
+
+
+async def test_ids_differ_by_case(table: LimitTable) -> None:
+    await table.put("svc", rpm=1, tpm=1)
+    await table.put("SVC", rpm=2, tpm=2)
+    assert (await table.find("svc"), await table.find("Svc")) == (
+        ServiceLimit(service_id="svc", rpm=1, tpm=1),
+        None,
+    )
+
+
+async def test_wrong_values_are_refused_by_name(table: LimitTable) -> None:
+    with pytest.raises(ValueError, match="rpm and tpm are needed"):
+        await table.put("new", rpm=1)
+    with pytest.raises(ValueError, match="rpm"):
+        await table.put("new", rpm=3_000_000_000, tpm=1)
+    with pytest.raises(ValueError, match="tpm"):
+        await table.put("new", rpm=1, tpm=-1)
+    assert await table.all() == []
+
+
+async def test_many_create_the_same_service_at_once(table: LimitTable) -> None:
+    await asyncio.gather(*(table.put("a", rpm=i, tpm=i) for i in range(20)))
+    assert len(await table.all()) == 1
+
+
+async def test_a_wrong_row_is_an_error_and_not_a_limit(
+    table: LimitTable, database: Database
+) -> None:
+    insert = text("INSERT INTO service_limit (service_id, rpm, tpm) VALUES ('a', -1, 5)")
+    await database.run(lambda connection: connection.execute(insert))
+    with pytest.raises(StoreUnavailableError, match="wrong row for a"):
+        await table.find("a")
+
+
+async def test_rows_written_by_hand_are_enabled_and_dated(
+    table: LimitTable, database: Database
+) -> None:
+    insert = text("INSERT INTO service_limit (service_id, rpm, tpm) VALUES ('a', 1, 5)")
+    await database.run(lambda connection: connection.execute(insert))
+    assert await table.find("a") == ServiceLimit(service_id="a", rpm=1, tpm=5)
+    dates = await database.run(
+        lambda connection: connection.execute(
+            text("SELECT created_at, updated_at FROM service_limit")
+        ).one()
+    )
+    assert None not in dates
+
+
+async def test_the_schema_is_the_documented_one_and_upgrading_again_is_harmless(
+    sql_url: str, table: LimitTable, database: Database
+) -> None:
+    await table.put("a", rpm=1, tpm=1)
+    assert upgrade(sql_url) == "0001"
+    assert await table.find("a") is not None
+    schema = inspect_schema(database.engine)
+    columns = {column["name"]: column for column in schema.get_columns("service_limit")}
+    assert list(columns) == [
+        "id",
+        "service_id",
+        "rpm",
+        "tpm",
+        "status",
+        "created_at",
+        "updated_at",
+    ]
+    assert not any(column["nullable"] for column in columns.values())
+    unique = schema.get_unique_constraints("service_limit")
+    assert [(u["name"], u["column_names"]) for u in unique] == [("uk_service_id", ["service_id"])]
+
+
+async def test_migration_and_table_definition_agree(database: Database, table: LimitTable) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    from extproc.stores.tables import metadata
+
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "version_table": "tokenweir_schema",
+                "include_name": lambda name, kind, _: kind != "table" or name == "service_limit",
+            },
+        )
+        assert compare_metadata(context, metadata) == []
+
+
+async def test_sql_away_is_a_transient_error() -> None:
+    database = Database(url=f"mysql://u:p@127.0.0.1:{free_port()}/x", timeout_ms=500)
+    with pytest.raises(StoreUnavailableError) as caught:
+        await LimitTable(database).find("a")
+    await database.close()
+    assert (caught.value.store, caught.value.transient) == ("sql", True)
+
+
+async def test_a_server_that_never_answers_is_left_after_the_timeout() -> None:
+    async with tcp_server(silent) as port, asyncio.timeout(5):
+        database = Database(url=f"mysql://u:p@127.0.0.1:{port}/x", timeout_ms=200)
+        with pytest.raises(StoreUnavailableError) as caught:
+            await LimitTable(database).find("a")
+        await database.close()
+    assert caught.value.transient
+
+
+async def test_a_missing_table_is_not_transient(tmp_path: Path) -> None:
+    database = Database(url=f"sqlite:///{tmp_path / 'empty.db'}")
+    with pytest.raises(StoreUnavailableError) as caught:
+        await LimitTable(database).find("a")
+    await database.close()
+    assert not caught.value.transient
+
+
+@pytest.mark.parametrize("url", ["postgresql://x/y", "sqlite://", "sqlite:///:memory:", "nonsense"])
+def test_a_url_that_cannot_serve_is_refused_by_its_setting(url: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Database(url=url)
+    assert caught.value.key == "database.url"

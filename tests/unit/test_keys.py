@@ -1,0 +1,36 @@
+"""Key names are a contract with whoever looks into Redis, and decide the Cluster slot."""
+
+import pytest
+
+from extproc.stores import keys
+from extproc.stores.scripts import ALL, load_script
+
+
+def test_names_are_exactly_the_documented_ones() -> None:
+    assert keys.config("a.b:c") == "config:{a.b:c}"
+    assert keys.rpm_prefix("a") + "202601020304" == "rate:rpm:{a}:202601020304"
+    assert keys.tpm_prefix("a") + "202601020304" == "rate:tpm:{a}:202601020304"
+    assert keys.output_prefix("a") + "202601020304" == "usage:output:{a}:202601020304"
+    assert keys.reservation("a", "r1") == "resv:{a}:r1"
+    assert keys.pending("a") == "pending:{a}"
+    assert keys.ROOTS == "roots"
+
+
+def test_all_keys_of_a_root_have_the_root_as_hash_tag() -> None:
+    names = [
+        keys.config("svc"),
+        keys.rpm_prefix("svc"),
+        keys.tpm_prefix("svc"),
+        keys.output_prefix("svc"),
+        keys.reservation("svc", "r1"),
+        keys.pending("svc"),
+    ]
+    assert {name[name.index("{") + 1 : name.index("}")] for name in names} == {"svc"}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_script_documents_its_keys_and_arguments(name: str) -> None:
+    source = load_script(name).source
+    assert "-- KEYS[1]" in source
+    assert "-- ARGV[1]" in source
+    assert "--!include" not in source
