@@ -1,0 +1,194 @@
+"""The composition root: builds every object once, starts and stops them in order."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from extproc.control.metrics import Metrics, start_metrics_server
+from extproc.core.errors import SettingsError, StoreUnavailableError
+from extproc.core.settler import Settler
+from extproc.envoy_io.admission import Admission, AdmissionPolicy
+from extproc.envoy_io.ending import Ending
+from extproc.envoy_io.identity import FromHeader, FromMetadata, IdentitySource
+from extproc.envoy_io.metering import Metering
+from extproc.envoy_io.server import GrpcServer
+from extproc.jobs.reaper import Reaper
+from extproc.providers.tokens import warm_up
+from extproc.settings import HeaderSource, Settings
+from extproc.stores.batcher import RedisBatcher
+from extproc.stores.limit_lookup import CachedLimitSource
+from extproc.stores.limit_table import LimitTable
+from extproc.stores.reservation_store import RedisReservationStore
+from extproc.stores.sql import Database
+
+log = logging.getLogger("tokenweir.app")
+
+_READY_PAUSE_SECONDS = 0.1
+_COUNTING_THREADS = 2
+
+
+def _identity(settings: Settings) -> list[IdentitySource]:
+    return [
+        FromHeader(source.name)
+        if isinstance(source, HeaderSource)
+        else FromMetadata(source.namespace, source.path)
+        for source in settings.identity.sources
+    ]
+
+
+def _policy(settings: Settings) -> AdmissionPolicy:
+    return AdmissionPolicy(
+        identity=_identity(settings),
+        default_output_tokens=settings.admission.default_output_tokens,
+        deadline_ms=round(settings.reaper.deadline_seconds * 1000),
+        timeout_seconds=settings.admission.timeout_ms / 1000,
+        allows_unmetered=settings.admission.unmetered == "allow",
+        fails_open=settings.redis.failure_mode == "open",
+        count_inline_max_bytes=settings.admission.count_inline_max_bytes,
+        max_body_bytes=settings.server.max_body_bytes,
+    )
+
+
+def open_redis(settings: Settings) -> RedisBatcher:
+    """The connection to Redis that all stores of a process share."""
+    return RedisBatcher(
+        url=settings.redis.url,
+        timeout_ms=settings.redis.timeout_ms,
+        max_connections=settings.redis.max_connections,
+    )
+
+
+def open_database(settings: Settings) -> Database:
+    """The SQL engine and its threads."""
+    return Database(
+        url=settings.database.url,
+        threads=settings.database.threads,
+        timeout_ms=settings.database.timeout_ms,
+        recycle_seconds=settings.database.recycle_seconds,
+    )
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def serve(settings: Settings) -> None:
+    """Run the three conversations until SIGTERM or SIGINT.
+
+    Order of the end: health says NOT_SERVING, new streams are refused, those under way finish
+    within the grace, settlements are flushed, stores close.
+    """
+    stop = _stop_on_signals()
+    drained = asyncio.Event()
+    metrics = Metrics()
+    warm_up()
+    executor = ThreadPoolExecutor(_COUNTING_THREADS, thread_name_prefix="count")
+    database = open_database(settings)
+    redis = open_redis(settings)
+    store = RedisReservationStore(redis)
+    limits = CachedLimitSource(
+        redis,
+        LimitTable(database),
+        cache_ttl_seconds=settings.limits.cache_ttl_seconds,
+        negative_ttl_seconds=settings.limits.negative_ttl_seconds,
+    )
+    settler = Settler(store, metrics)
+    server = GrpcServer(
+        listen=settings.server.listen,
+        max_body_bytes=settings.server.max_body_bytes,
+        telemetry=metrics,
+    )
+    server.register(
+        admission=Admission(
+            _policy(settings),
+            store=store,
+            limits=limits,
+            settler=settler,
+            telemetry=metrics,
+            executor=executor,
+        ),
+        metering=Metering(settler, is_stopping=drained.is_set),
+        ending=Ending(settler, metrics, stopping=drained),
+    )
+    stop_metrics = _listen_metrics(settings.server.metrics_listen, metrics)
+    try:
+        await _start_server(server, settings.server.listen)
+        log.info(
+            "listening",
+            extra={"grpc": settings.server.listen, "metrics": settings.server.metrics_listen},
+        )
+        await _announce_readiness(server, store, stop)
+        await stop.wait()
+        log.info("stopping", extra={"settlements_under_way": settler.pending})
+        grace = settings.server.shutdown_grace_seconds
+        await server.stop(grace_seconds=grace, on_drained=drained.set)
+        left = await settler.flush(timeout_seconds=max(grace, 1.0))
+        log.info("stopped", extra={"settlements_left_to_the_reaper": left})
+    finally:
+        stop_metrics()
+        await limits.close()
+        await redis.close()
+        await database.close()
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+async def work(settings: Settings) -> None:
+    """Run the reaper until SIGTERM or SIGINT. Any number of these may run at once."""
+    stop = _stop_on_signals()
+    metrics = Metrics()
+    redis = open_redis(settings)
+    reaper = Reaper(
+        RedisReservationStore(redis),
+        metrics,
+        policy=settings.reaper.policy,
+        interval=settings.reaper.interval_seconds,
+    )
+    log.info("working", extra={"policy": settings.reaper.policy})
+    listen = settings.reaper.metrics_listen
+    stop_metrics = None if listen is None else _listen_metrics(listen, metrics)
+    try:
+        await reaper.run(stop)
+    finally:
+        if stop_metrics is not None:
+            stop_metrics()
+        await redis.close()
+
+
+def _listen_metrics(address: str, metrics: Metrics) -> Callable[[], None]:
+    try:
+        return start_metrics_server(address, metrics)
+    except OSError as error:
+        raise SettingsError("server.metrics_listen", f"{address}: {error}") from error
+
+
+async def _start_server(server: GrpcServer, listen: str) -> None:
+    try:
+        await server.start()
+    except OSError as error:
+        raise SettingsError("server.listen", str(error)) from error
+
+
+async def _announce_readiness(
+    server: GrpcServer, store: RedisReservationStore, stop: asyncio.Event
+) -> None:
+    """SERVING once Redis has answered and holds the scripts; a later outage is answered with 503s,
+    which tell a client more than a refused connection."""
+    said = False
+    while not stop.is_set():
+        try:
+            await store.ping()
+        except StoreUnavailableError as error:
+            if not said:
+                log.error("waiting for redis", extra={"reason": str(error)})
+                said = True
+            await asyncio.sleep(_READY_PAUSE_SECONDS)
+            continue
+        await server.serving(up=True)
+        log.info("ready")
+        return

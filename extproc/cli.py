@@ -1,0 +1,180 @@
+"""The command `tokenweir`: thin; every command is one function elsewhere."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from extproc import __version__
+from extproc.core.errors import SettingsError, StoreUnavailableError
+from extproc.logs import configure_logging
+from extproc.settings import Settings, load_settings
+
+Command = Callable[[argparse.Namespace], int]
+
+EXIT_USAGE = 2
+EXIT_UNAVAILABLE = 3
+
+
+def _run(job: Callable[[Settings], Coroutine[Any, Any, None]], args: argparse.Namespace) -> int:
+    settings = load_settings(args.config)
+    configure_logging(settings.log.level)
+    if settings.server.metrics_dir is not None:
+        settings.server.metrics_dir.mkdir(parents=True, exist_ok=True)
+        # prometheus-client chooses its value type at import, which happens after this line.
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.server.metrics_dir)
+    import uvloop
+
+    uvloop.run(job(settings))
+    return 0
+
+
+def _serve(args: argparse.Namespace) -> int:
+    async def job(settings: Settings) -> None:
+        from extproc import app
+
+        await app.serve(settings)
+
+    return _run(job, args)
+
+
+def _work(args: argparse.Namespace) -> int:
+    async def job(settings: Settings) -> None:
+        from extproc import app
+
+        await app.work(settings)
+
+    return _run(job, args)
+
+
+def _db_upgrade(args: argparse.Namespace) -> int:
+    from extproc.stores.migrate import upgrade
+
+    settings = load_settings(args.config)
+    upgrade(settings.database.url)
+    print("database is up to date")
+    return 0
+
+
+def _limits(args: argparse.Namespace) -> int:
+    from extproc.cli_limits import run_limits_command
+
+    return asyncio.run(run_limits_command(args, load_settings(args.config)))
+
+
+def _envoy_render(args: argparse.Namespace) -> int:
+    from extproc.envoyconfig.bootstrap import to_yaml
+    from extproc.envoyconfig.command import options_from_args
+
+    print(to_yaml(options_from_args(args)), end="")
+    return 0
+
+
+def _up(args: argparse.Namespace) -> int:
+    from extproc.demo.stack import up
+
+    return up(args)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from extproc.demo.tour import demo
+
+    return demo(args)
+
+
+def _fake_provider(args: argparse.Namespace) -> int:
+    from extproc.demo.fake_provider import serve_forever
+
+    return serve_forever(host=args.host, port=args.port)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokenweir",
+        description="Govern LLM traffic in Envoy: reserve tokens before the call, settle after it.",
+    )
+    parser.add_argument("--version", action="version", version=f"tokenweir {__version__}")
+    parser.add_argument("--config", type=Path, help="settings file (TOML); or TOKENWEIR_CONFIG")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, command: Command, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(run=command)
+        return sub
+
+    add("serve", _serve, "run the gRPC server that Envoy talks to")
+    add("work", _work, "run the reaper of reservations that nobody ended")
+    _add_limits(commands)
+    _add_database(commands)
+    _add_envoy(commands)
+    _add_demo(add)
+    return parser
+
+
+def _add_limits(commands: Any) -> None:
+    text = "show and change the limits of services"
+    limits = commands.add_parser("limits", help=text, description=text)
+    verbs = limits.add_subparsers(dest="verb", required=True, metavar="VERB")
+    change = verbs.add_parser("set", help="set the limits of a service, creating it if needed")
+    change.add_argument("service", metavar="SERVICE")
+    change.add_argument("--rpm", type=int, required=True, help="requests per minute")
+    change.add_argument("--tpm", type=int, required=True, help="tokens per minute")
+    for verb, help_text in (
+        ("get", "show the limits of a service"),
+        ("disable", "refuse every request of a service"),
+        ("enable", "accept requests of a disabled service again"),
+    ):
+        verbs.add_parser(verb, help=help_text).add_argument("service", metavar="SERVICE")
+    verbs.add_parser("list", help="show all services")
+    limits.set_defaults(run=_limits)
+
+
+def _add_database(commands: Any) -> None:
+    text = "prepare the database"
+    database = commands.add_parser("db", help=text, description=text)
+    verbs = database.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs.add_parser("upgrade", help="create or migrate the tables")
+    database.set_defaults(run=_db_upgrade)
+
+
+def _add_envoy(commands: Any) -> None:
+    from extproc.envoyconfig.command import add_render_arguments
+
+    text = "Envoy configuration"
+    envoy = commands.add_parser("envoy", help=text, description=text)
+    verbs = envoy.add_subparsers(dest="verb", required=True, metavar="VERB")
+    add_render_arguments(verbs.add_parser("render", help="print a complete configuration"))
+    envoy.set_defaults(run=_envoy_render)
+
+
+def _add_demo(add: Callable[[str, Command, str], argparse.ArgumentParser]) -> None:
+    from extproc.demo.arguments import add_up_arguments
+
+    add_up_arguments(add("up", _up, "run the whole thing on this machine, with nothing installed"))
+    add_up_arguments(add("demo", _demo, "run it, show a short tour, and stop it"))
+    fake = add("fake-provider", _fake_provider, "run the scripted provider of the demo")
+    fake.add_argument("--host", default="127.0.0.1")
+    fake.add_argument("--port", type=int, default=18080)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Exit status 2: wrong usage or setting; 3: a store did not answer."""
+    args = _parser().parse_args(argv)
+    command: Command = args.run
+    try:
+        return command(args)
+    except SettingsError as error:
+        print(f"tokenweir: wrong setting: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except StoreUnavailableError as error:
+        print(f"tokenweir: {error}", file=sys.stderr)
+        return EXIT_UNAVAILABLE
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

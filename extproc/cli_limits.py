@@ -1,0 +1,64 @@
+"""`tokenweir limits ...`: show and change limits."""
+
+import argparse
+import sys
+
+from extproc.core.errors import SettingsError
+from extproc.core.ids import is_valid_id
+from extproc.core.limits import ServiceLimit
+from extproc.settings import Settings
+from extproc.stores.batcher import RedisBatcher
+from extproc.stores.limit_admin import LimitAdmin
+from extproc.stores.limit_table import LimitTable
+from extproc.stores.sql import Database
+
+EXIT_NOT_FOUND = 1
+# A person waits here, not a request.
+_TIMEOUT_MS = 3000
+
+
+async def run_limits_command(args: argparse.Namespace, settings: Settings) -> int:
+    """One verb of the command line; prints to standard output, returns the exit status."""
+    service = getattr(args, "service", None)
+    if service is not None and not is_valid_id(service):
+        raise SettingsError("SERVICE", "1 to 128 letters, digits, '.', '_', ':' or '-'")
+    database = Database(url=settings.database.url, threads=1, timeout_ms=_TIMEOUT_MS)
+    redis = RedisBatcher(url=settings.redis.url, timeout_ms=_TIMEOUT_MS, max_connections=1)
+    admin = LimitAdmin(redis, LimitTable(database))
+    try:
+        if args.verb == "list":
+            _print_table(await admin.list())
+            return 0
+        if args.verb == "set":
+            return await _set(admin, args)
+        found = await admin.get(args.service)
+        if found is not None and args.verb in ("enable", "disable"):
+            found = await admin.set(args.service, enabled=args.verb == "enable")
+        return _print_one(found, args.service)
+    finally:
+        await redis.close()
+        await database.close()
+
+
+async def _set(admin: LimitAdmin, args: argparse.Namespace) -> int:
+    try:
+        limit = await admin.set(args.service, rpm=args.rpm, tpm=args.tpm)
+    except ValueError as error:
+        raise SettingsError("limits set", str(error)) from error
+    return _print_one(limit, args.service)
+
+
+def _print_one(limit: ServiceLimit | None, service: str) -> int:
+    if limit is None:
+        print(f"no such service: {service}", file=sys.stderr)
+        return EXIT_NOT_FOUND
+    _print_table([limit])
+    return 0
+
+
+def _print_table(limits: list[ServiceLimit]) -> None:
+    width = max([len("service_id"), *(len(limit.service_id) for limit in limits)])
+    print(f"{'service_id':<{width}}  {'rpm':>12}  {'tpm':>18}  status")
+    for limit in limits:
+        status = "enabled" if limit.enabled else "disabled"
+        print(f"{limit.service_id:<{width}}  {limit.rpm:>12}  {limit.tpm:>18}  {status}")

@@ -1,0 +1,1 @@
+"""The conversations with Envoy: the only importer of grpc and Envoy protobufs."""

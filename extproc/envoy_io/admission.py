@@ -1,0 +1,291 @@
+"""Admission: one message in (body and attributes), one answer out, and the handler returns.
+
+Nothing of ours stays open while the answer streams. Every path that has asked for a reservation and
+does not deliver it to Envoy ends in a release, handed to the settler without awaiting.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+import grpc
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+
+from extproc.core.errors import RequestError, StoreUnavailableError
+from extproc.core.handles import Handle
+from extproc.core.ids import new_reservation_id
+from extproc.core.outcomes import release
+from extproc.core.ports import LimitSource, ReservationStore, Telemetry
+from extproc.core.reservations import (
+    Admitted,
+    Outcome,
+    Rejected,
+    ReserveRequest,
+    ServiceRefused,
+    ServiceState,
+    Source,
+    Verdict,
+)
+from extproc.core.reserving import reserve
+from extproc.core.settler import Settler
+from extproc.envoy_io.attributes import Attributes
+from extproc.envoy_io.identity import IdentitySource, identify
+from extproc.envoy_io.refusals import Refusals
+from extproc.envoy_io.replies import (
+    CONTINUE_REQUEST_BODY,
+    CONTINUE_REQUEST_HEADERS,
+    CONTINUE_REQUEST_TRAILERS,
+    admitted_reply,
+)
+from extproc.providers.registry import read_request, wire_format_of
+from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
+
+log = logging.getLogger("tokenweir.admission")
+
+_MAX_TEXT = 128
+# Status of a body in an encoding that we do not decode.
+_UNREADABLE = 415
+# Answers to messages that our include does not ask for; the kind of an answer must be the kind of
+# its message, or Envoy drops the stream.
+_OTHER_KINDS = {
+    "request_headers": CONTINUE_REQUEST_HEADERS,
+    "request_trailers": CONTINUE_REQUEST_TRAILERS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionPolicy:
+    """What the operator decided about admission. Times in milliseconds or seconds by name."""
+
+    identity: Sequence[IdentitySource]
+    default_output_tokens: int
+    deadline_ms: int
+    timeout_seconds: float
+    allows_unmetered: bool
+    fails_open: bool
+    count_inline_max_bytes: int
+    max_body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The parts of a request that answers and log lines speak of."""
+
+    path: str
+    request_id: str
+    service_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A reply, and the reservation that it delivers, if any."""
+
+    reply: pb.ProcessingResponse
+    handle: Handle | None = None
+
+
+class Admission:
+    """Decides requests. Holds no state of any of them after its answer."""
+
+    def __init__(
+        self,
+        policy: AdmissionPolicy,
+        *,
+        store: ReservationStore,
+        limits: LimitSource,
+        settler: Settler,
+        telemetry: Telemetry,
+        executor: Executor,
+    ) -> None:
+        self._policy = policy
+        self._store = store
+        self._limits = limits
+        self._settler = settler
+        self._telemetry = telemetry
+        self._executor = executor
+        self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
+        self._read_limits = ReadLimits(max_decoded_bytes=policy.max_body_bytes)
+        self._deciding: set[asyncio.Task[Verdict]] = set()
+
+    async def process(self, context: grpc.aio.ServicerContext) -> None:
+        """One ext_proc stream."""
+        while True:
+            message: pb.ProcessingRequest = await context.read()
+            if message is grpc.aio.EOF:
+                return
+            kind = message.WhichOneof("request")
+            if kind == "request_body":
+                break
+            if kind not in _OTHER_KINDS:
+                return
+            await context.write(_OTHER_KINDS[kind])
+        answer = await self._answer(message)
+        delivered = False
+        try:
+            await context.write(answer.reply)
+            delivered = True
+        finally:
+            if answer.handle is not None and not delivered:
+                self._give_back(answer.handle)
+
+    async def _answer(self, message: pb.ProcessingRequest) -> _Answer:
+        started = time.perf_counter()
+        attributes = Attributes(message)
+        # A query may hold a credential (Gemini's ?key=): cut off before anything is logged.
+        path = (attributes.text("request.path") or "").partition("?")[0]
+        asked = _Asked(path, (attributes.text("request.id") or "")[:_MAX_TEXT])
+        if wire_format_of(path) is None:
+            return _Answer(self._unmetered(asked, "path"))
+        try:
+            service_id = identify(self._policy.identity, attributes, message.metadata_context)
+            asked = _Asked(path, asked.request_id, service_id)
+            facts = await self._read(asked, attributes, message.request_body.body)
+            if isinstance(facts, Unmetered):
+                return _Answer(self._unmetered(asked, facts.reason))
+            handle, verdict = await self._reserve(asked, facts)
+        except RequestError as error:
+            if error.status == _UNREADABLE:
+                # Not the client's mistake but our limit: the setting for unmetered requests decides.
+                allowed = self._policy.allows_unmetered
+                self._telemetry.unmetered("content_encoding", allowed=allowed)
+                if allowed:
+                    return _Answer(CONTINUE_REQUEST_BODY)
+            return _Answer(
+                self._refusals.bad_request(
+                    error, path=path, service_id=asked.service_id, request_id=asked.request_id
+                )
+            )
+        except StoreUnavailableError as error:
+            return _Answer(
+                self._refusals.unavailable(
+                    error, path=path, service_id=asked.service_id, request_id=asked.request_id
+                )
+            )
+        if isinstance(verdict, ServiceRefused):
+            return _Answer(
+                self._refusals.bad_request(
+                    _service_error(verdict),
+                    path=path,
+                    service_id=service_id,
+                    request_id=asked.request_id,
+                )
+            )
+        seconds = time.perf_counter() - started
+        if isinstance(verdict, Rejected):
+            self._telemetry.rejected(verdict, seconds=seconds)
+            return _Answer(
+                self._refusals.over_limit(
+                    verdict, path=path, request_id=asked.request_id, model=handle.model
+                )
+            )
+        self._telemetry.admitted(verdict, seconds=seconds)
+        handle = _delivered(handle, verdict)
+        return _Answer(admitted_reply(verdict, handle.to_fields(), new_body=facts.new_body), handle)
+
+    async def _read(
+        self, asked: _Asked, attributes: Attributes, body: bytes
+    ) -> RequestFacts | Unmetered:
+        def read() -> RequestFacts | Unmetered:
+            return read_request(
+                asked.path,
+                body,
+                content_type=attributes.header("content-type"),
+                content_encoding=attributes.header("content-encoding"),
+                limits=self._read_limits,
+            )
+
+        if len(body) <= self._policy.count_inline_max_bytes:
+            return read()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, read)
+
+    async def _reserve(self, asked: _Asked, facts: RequestFacts) -> tuple[Handle, Verdict]:
+        """Ask for the reservation; whatever interrupts us, an answer that comes late is undone."""
+        handle = Handle(
+            reservation_id=new_reservation_id(),
+            root=asked.service_id,
+            wire_format=facts.wire_format,
+            model=facts.model[:_MAX_TEXT].encode("utf-8", "replace").decode(),
+            input_tokens=facts.input_tokens,
+            reserved_tokens=0,
+            encoding=facts.encoding,
+            hides_usage=facts.hides_usage,
+            factor_percent=facts.factor_percent,
+            request_id=asked.request_id,
+        )
+        request = ReserveRequest(
+            reservation_id=handle.reservation_id,
+            root=handle.root,
+            input_tokens=facts.input_tokens,
+            output_cap_tokens=facts.output_cap_tokens,
+            default_output_tokens=self._policy.default_output_tokens,
+            deadline_ms=self._policy.deadline_ms,
+            wire_format=handle.wire_format,
+            model=handle.model,
+            request_id=handle.request_id,
+        )
+        task = asyncio.ensure_future(reserve(request, store=self._store, limits=self._limits))
+        self._deciding.add(task)
+        task.add_done_callback(self._deciding.discard)
+        try:
+            verdict = await asyncio.wait_for(asyncio.shield(task), self._policy.timeout_seconds)
+        except TimeoutError as error:
+            self._undo_later(task, handle)
+            raise StoreUnavailableError("redis", "no decision in time", transient=True) from error
+        except asyncio.CancelledError:
+            # The client left, or Envoy gave up, while we were deciding: the access log will carry
+            # no handle, so this is the only place that can give back.
+            self._undo_later(task, handle)
+            raise
+        except StoreUnavailableError as error:
+            if error.maybe_applied:
+                self._give_back(handle)
+            raise
+        return handle, verdict
+
+    def _undo_later(self, task: asyncio.Task[Verdict], handle: Handle) -> None:
+        def undo(done: asyncio.Task[Verdict]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if error is None and not done.cancelled():
+                taken = isinstance(done.result(), Admitted)
+            else:
+                taken = not (isinstance(error, StoreUnavailableError) and not error.maybe_applied)
+            if taken:
+                self._give_back(handle)
+
+        task.add_done_callback(undo)
+
+    def _give_back(self, handle: Handle) -> None:
+        self._settler.submit(release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION))
+
+    def _unmetered(self, asked: _Asked, reason: str) -> pb.ProcessingResponse:
+        allowed = self._policy.allows_unmetered
+        self._telemetry.unmetered(reason, allowed=allowed)
+        if allowed:
+            return CONTINUE_REQUEST_BODY
+        error = RequestError(
+            403,
+            "unmetered_request",
+            "This request cannot be metered, and this gateway forwards metered requests only "
+            f"({reason}).",
+        )
+        return self._refusals.bad_request(
+            error, path=asked.path, service_id=asked.service_id, request_id=asked.request_id
+        )
+
+
+def _delivered(handle: Handle, verdict: Admitted) -> Handle:
+    """The handle as the verdict completes it."""
+    return replace(
+        handle,
+        reservation_id=verdict.reservation_id,
+        reserved_tokens=verdict.reserved_tokens,
+    )
+
+
+def _service_error(verdict: ServiceRefused) -> RequestError:
+    if verdict.state is ServiceState.DISABLED:
+        return RequestError(403, "service_disabled", "This service is disabled.")
+    return RequestError(403, "unknown_service", "This service is not known here.")

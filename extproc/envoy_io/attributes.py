@@ -1,0 +1,77 @@
+"""Reading Envoy's attributes and metadata out of ext_proc messages.
+
+Source: Envoy's ext_proc API; attributes arrive in one Struct under the filter's well-known name.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from envoy.config.core.v3.base_pb2 import Metadata
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
+from google.protobuf.struct_pb2 import Struct, Value
+
+from extproc.core.handles import Field
+
+_ATTRIBUTES = "envoy.filters.http.ext_proc"
+
+
+class Attributes:
+    """The attributes of one message. An absent one is None."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, message: ProcessingRequest) -> None:
+        # `in` first: indexing a protobuf map creates what it does not find.
+        holder = message.attributes
+        self._fields: Mapping[str, Value] = (
+            holder[_ATTRIBUTES].fields if _ATTRIBUTES in holder else {}
+        )
+
+    def text(self, name: str) -> str | None:
+        """A string attribute such as ``request.path``."""
+        value = self._fields.get(name)
+        if value is None or value.WhichOneof("kind") != "string_value":
+            return None
+        return str(value.string_value)
+
+    def header(self, name: str) -> str | None:
+        """A request header that the include lists in ``request_attributes``."""
+        return self.text(f"request.headers['{name}']")
+
+
+def metadata_text(metadata: Metadata, *, namespace: str, path: Sequence[str]) -> str | None:
+    """A string deep in dynamic metadata; None when any step of the path is absent or no string."""
+    holder = metadata.filter_metadata
+    if namespace not in holder:
+        return None
+    struct: Struct = holder[namespace]
+    for step in path[:-1]:
+        value = struct.fields.get(step)
+        if value is None or value.WhichOneof("kind") != "struct_value":
+            return None
+        struct = value.struct_value
+    last = struct.fields.get(path[-1])
+    if last is None or last.WhichOneof("kind") != "string_value":
+        return None
+    return str(last.string_value)
+
+
+def metadata_fields(metadata: Metadata, *, namespace: str) -> dict[str, object]:
+    """The flat strings and numbers of one namespace."""
+    holder = metadata.filter_metadata
+    if namespace not in holder:
+        return {}
+    fields: dict[str, object] = {}
+    for key, value in holder[namespace].fields.items():
+        kind = value.WhichOneof("kind")
+        if kind in ("string_value", "number_value"):
+            fields[key] = getattr(value, kind)
+    return fields
+
+
+def fill_struct(struct: Struct, fields: Mapping[str, Field]) -> None:
+    """Write flat fields into ``struct``."""
+    for key, value in fields.items():
+        if isinstance(value, str):
+            struct.fields[key].string_value = value
+        else:
+            struct.fields[key].number_value = value

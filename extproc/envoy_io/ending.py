@@ -1,0 +1,138 @@
+"""Ending: Envoy's access log entries tell how each metered request ended.
+
+Entries can be lost, so nothing depends on one: they release what metering never saw, name the
+reason of a cut, and the reaper is the net below.
+"""
+
+import asyncio
+import logging
+
+import grpc
+from envoy.data.accesslog.v3.accesslog_pb2 import (
+    AccessLogType,
+    HTTPAccessLogEntry,
+    ResponseFlags,
+)
+from envoy.service.accesslog.v3 import als_pb2
+
+from extproc.core.handles import METERED_KEY, NAMESPACE, handle_from_fields
+from extproc.core.outcomes import settle_ending
+from extproc.core.ports import Telemetry
+from extproc.core.reservations import Outcome
+from extproc.core.settler import Settler
+from extproc.envoy_io.attributes import metadata_fields
+
+log = logging.getLogger("tokenweir.ending")
+
+# Envoy never got the request to an upstream.
+_NEVER_SENT_FLAGS = (
+    "no_healthy_upstream",
+    "upstream_connection_failure",
+    "upstream_overflow",
+    "no_route_found",
+    "no_cluster_found",
+    "dns_resolution_failure",
+)
+_CLIENT_GONE_FLAGS = ("downstream_connection_termination", "downstream_remote_reset")
+_VIA_UPSTREAM = "via_upstream"
+_BROKEN_FLAGS = (
+    "upstream_connection_termination",
+    "upstream_remote_reset",
+    "upstream_protocol_error",
+    "upstream_request_timeout",
+    "stream_idle_timeout",
+    "duration_timeout",
+    "upstream_max_stream_duration_reached",
+    "local_reset",
+)
+
+
+def outcome_of(entry: HTTPAccessLogEntry) -> Outcome:
+    """How the request ended, by Envoy's flags, code and times.
+
+    Source: Envoy's access log API (ResponseFlags) and what was measured on Envoy 1.40: a client
+    that leaves sets a downstream flag, an upstream reset in mid-stream upstream_protocol_error, a
+    route time-out in mid-stream upstream_request_timeout.
+    """
+    common, response = entry.common_properties, entry.response
+    flags = common.response_flags
+    code = response.response_code.value
+    called = common.HasField("time_to_first_upstream_tx_byte")
+    answered = common.HasField("time_to_first_upstream_rx_byte") and 200 <= code < 300
+    if _any(flags, _NEVER_SENT_FLAGS):
+        return Outcome.UPSTREAM_REFUSED
+    if _any(flags, _CLIENT_GONE_FLAGS):
+        # After the upstream was called it may well have worked on, answer seen or not.
+        return Outcome.CLIENT_GONE if called else Outcome.NOT_FORWARDED
+    if not called:
+        return Outcome.NOT_FORWARDED
+    if answered:
+        broken = _any(flags, _BROKEN_FLAGS)
+        return Outcome.UPSTREAM_BROKEN if broken else Outcome.COMPLETE_ESTIMATED
+    if flags.upstream_request_timeout or flags.duration_timeout or flags.stream_idle_timeout:
+        # It has our request and may have answered it in full, a moment too late.
+        return Outcome.UPSTREAM_BROKEN
+    if is_undelivered(entry):
+        return Outcome.UPSTREAM_BROKEN
+    return Outcome.UPSTREAM_REFUSED
+
+
+def is_undelivered(entry: HTTPAccessLogEntry) -> bool:
+    """The upstream began to answer and broke off before Envoy had passed anything on, so that the
+    client got Envoy's own 502 or 503."""
+    return (
+        entry.common_properties.HasField("time_to_first_upstream_rx_byte")
+        and entry.response.response_code.value >= 500
+        and entry.response.response_code_details != _VIA_UPSTREAM
+        and _any(entry.common_properties.response_flags, _BROKEN_FLAGS)
+    )
+
+
+def _any(flags: ResponseFlags, names: tuple[str, ...]) -> bool:
+    return any(getattr(flags, name) for name in names)
+
+
+class Ending:
+    """Reads access log streams, one per Envoy worker."""
+
+    def __init__(self, settler: Settler, telemetry: Telemetry, *, stopping: asyncio.Event) -> None:
+        self._settler = settler
+        self._telemetry = telemetry
+        self._stopping = stopping
+
+    async def process(self, context: grpc.aio.ServicerContext) -> None:
+        """One access log stream. Returns when the server stops, so that Envoy loses no entry."""
+        stop = asyncio.ensure_future(self._stopping.wait())
+        try:
+            while True:
+                read = asyncio.ensure_future(context.read())
+                await asyncio.wait({read, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if not read.done():
+                    read.cancel()
+                    return
+                message: als_pb2.StreamAccessLogsMessage = read.result()
+                if message is grpc.aio.EOF:
+                    return
+                for entry in message.http_logs.log_entry:
+                    self.on_entry(entry)
+        finally:
+            stop.cancel()
+
+    def on_entry(self, entry: HTTPAccessLogEntry) -> None:
+        """Settle or classify one ended request; never awaits."""
+        common = entry.common_properties
+        if common.intermediate_log_entry or common.access_log_type in (
+            AccessLogType.DownstreamPeriodic,
+            AccessLogType.DownstreamStart,
+        ):
+            return
+        fields = metadata_fields(common.metadata, namespace=NAMESPACE)
+        handle = handle_from_fields(fields)
+        if handle is None:
+            return
+        if fields.get(METERED_KEY):
+            self._telemetry.ended("metered")
+            return
+        outcome = outcome_of(entry)
+        self._telemetry.ended(outcome.value)
+        self._settler.submit(settle_ending(handle, outcome, undelivered=is_undelivered(entry)))

@@ -1,0 +1,173 @@
+"""Metering, profile ``inline``: reads the answer as it passes, settles at its end.
+
+The loop of a stream ends alike when Envoy half-closes, when the client leaves and when the upstream
+breaks (measured with grpcio 1.85), so only Envoy's end of stream or trailers mean "complete".
+Anything else ends in ``finally``, which hands the settlement over without awaiting, because the
+first await there is killed.
+"""
+
+import logging
+from collections.abc import Callable
+
+import grpc
+from envoy.config.core.v3.base_pb2 import HeaderMap
+from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+
+from extproc.core.handles import NAMESPACE, Handle, handle_from_fields
+from extproc.core.outcomes import AnswerFacts, release, settle_answer, settle_interrupted
+from extproc.core.reservations import Outcome, Source
+from extproc.core.settler import Settler
+from extproc.envoy_io.attributes import Attributes, metadata_fields
+from extproc.envoy_io.replies import (
+    CONTINUE_RESPONSE_HEADERS,
+    CONTINUE_RESPONSE_TRAILERS,
+    body_reply,
+    mark_metered,
+)
+from extproc.providers.answers import AnswerReader, answer_reader
+
+log = logging.getLogger("tokenweir.metering")
+
+# Envoy's word for an answer that really came from the upstream, in response.code_details.
+_VIA_UPSTREAM = "via_upstream"
+
+
+class Metering:
+    """Makes one object per stream, which owns all state of that answer."""
+
+    def __init__(self, settler: Settler, *, is_stopping: Callable[[], bool]) -> None:
+        self._settler = settler
+        self._is_stopping = is_stopping
+
+    async def process(self, context: grpc.aio.ServicerContext) -> None:
+        """One ext_proc stream."""
+        answer = _Answer(self._settler, is_stopping=self._is_stopping)
+        try:
+            while not answer.done:
+                message: pb.ProcessingRequest = await context.read()
+                if message is grpc.aio.EOF:
+                    return
+                reply = answer.on_message(message)
+                if reply is None:
+                    return
+                await context.write(reply)
+        finally:
+            answer.close()
+
+
+class _Answer:
+    """One answer: what was seen of it, and its single settlement."""
+
+    def __init__(self, settler: Settler, *, is_stopping: Callable[[], bool]) -> None:
+        self._settler = settler
+        self._is_stopping = is_stopping
+        self._handle: Handle | None = None
+        self._reader: AnswerReader | None = None
+        self._settled = False
+        self.done = False
+
+    def on_message(self, message: pb.ProcessingRequest) -> pb.ProcessingResponse | None:
+        """The reply to one message; None when there is nothing for us in this answer."""
+        kind = message.WhichOneof("request")
+        if kind == "response_headers":
+            return self._on_headers(message)
+        if self._reader is None:
+            return None
+        if kind == "response_body":
+            return self._on_body(message.response_body)
+        if kind == "response_trailers":
+            self._reader.feed(b"", end=True)
+            self._settle(ended=True)
+            return _metered(CONTINUE_RESPONSE_TRAILERS)
+        return None
+
+    def close(self) -> None:
+        """The stream is over, whatever the reason. Must not await."""
+        if self._reader is not None and not self._settled:
+            self._settle(ended=False)
+
+    def _on_headers(self, message: pb.ProcessingRequest) -> pb.ProcessingResponse | None:
+        fields = metadata_fields(message.metadata_context, namespace=NAMESPACE)
+        handle = self._handle = handle_from_fields(fields)
+        if handle is None:
+            # Not admitted by us: a refusal of ours, or a request that was let through unmetered.
+            return None
+        headers = message.response_headers.headers
+        status = _header(headers, ":status")
+        if not status.startswith("2"):
+            return self._on_error_status(handle, message)
+        self._reader = answer_reader(
+            handle.wire_format,
+            content_type=_header(headers, "content-type") or None,
+            content_encoding=_header(headers, "content-encoding") or None,
+            hides_usage=handle.hides_usage,
+            encoding=handle.encoding,
+            factor_percent=handle.factor_percent,
+        )
+        if message.response_headers.end_of_stream:
+            self._reader.feed(b"", end=True)
+            self._settle(ended=True)
+            return _metered(CONTINUE_RESPONSE_HEADERS)
+        if handle.hides_usage:
+            # The body gets shorter than the upstream said.
+            reply = pb.ProcessingResponse()
+            common = reply.response_headers.response
+            common.header_mutation.remove_headers.append("content-length")
+            return reply
+        return CONTINUE_RESPONSE_HEADERS
+
+    def _on_error_status(
+        self, handle: Handle, message: pb.ProcessingRequest
+    ) -> pb.ProcessingResponse | None:
+        """An error answer carries no usage. One that Envoy itself made is left to the ending, which
+        knows by Envoy's flags whether the upstream was ever called."""
+        if Attributes(message).text("response.code_details") != _VIA_UPSTREAM:
+            return None
+        self._settled = True
+        self.done = True
+        self._settler.submit(release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING))
+        reply = _metered(CONTINUE_RESPONSE_HEADERS)
+        reply.mode_override.response_body_mode = ProcessingMode.NONE
+        return reply
+
+    def _on_body(self, body: pb.HttpBody) -> pb.ProcessingResponse:
+        assert self._reader is not None
+        replacement = self._reader.feed(body.body, end=body.end_of_stream)
+        if body.end_of_stream:
+            self._settle(ended=True)
+        return body_reply(replacement, metered=body.end_of_stream)
+
+    def _settle(self, *, ended: bool) -> None:
+        assert self._handle is not None
+        assert self._reader is not None
+        self._settled = True
+        self.done = ended
+        facts = AnswerFacts(
+            usage=self._reader.usage,
+            counted_output_tokens=self._reader.counted_output_tokens(),
+            saw_output=self._reader.saw_output,
+            ended=ended,
+            finished=self._reader.complete,
+            error=self._reader.error,
+        )
+        if not ended and self._is_stopping():
+            # We stop, not the answer: the rest passes unseen, so the reserve is the better guess.
+            self._settler.submit(settle_interrupted(self._handle, facts))
+            return
+        self._settler.submit(settle_answer(self._handle, facts))
+
+
+def _metered(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:
+    reply = pb.ProcessingResponse()
+    reply.CopyFrom(plain)
+    mark_metered(reply)
+    return reply
+
+
+def _header(headers: HeaderMap, name: str) -> str:
+    for header in headers.headers:
+        if header.key == name:
+            value: bytes = header.raw_value or header.value.encode()
+            return value.decode("latin-1")
+    return ""

@@ -1,0 +1,145 @@
+"""Refusals: the answer in the client's own API's shape, one log line, one counter."""
+
+import logging
+
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+
+from extproc.core.errors import RequestError, StoreUnavailableError
+from extproc.core.ports import Telemetry
+from extproc.core.reservations import Rejected
+from extproc.envoy_io.replies import (
+    CONTINUE_REQUEST_BODY,
+    immediate,
+    rejected_headers,
+    rejected_message,
+    unavailable_headers,
+)
+from extproc.providers.errors_shape import error_body
+
+log = logging.getLogger("tokenweir.admission")
+
+_MAX_LOGGED = 256
+# OpenAI's words for the kinds of limit, as its clients know them.
+_ERROR_TYPES = {"rpm": "requests", "tpm": "tokens"}
+
+
+class Refusals:
+    """Builds immediate responses."""
+
+    def __init__(self, telemetry: Telemetry, *, fails_open: bool) -> None:
+        self._telemetry = telemetry
+        self._fails_open = fails_open
+
+    def bad_request(
+        self, error: RequestError, *, path: str, service_id: str, request_id: str
+    ) -> pb.ProcessingResponse:
+        """4xx: the request itself is wrong, or it may not be made at all."""
+        self._telemetry.refused(error.code)
+        log.warning(
+            "refused",
+            extra={
+                "status": error.status,
+                "code": error.code,
+                "param": error.param,
+                "reason": error.message[:_MAX_LOGGED],
+                "service_id": service_id,
+                "path": path[:_MAX_LOGGED],
+                "request_id": request_id,
+            },
+        )
+        body = error_body(
+            path,
+            status=error.status,
+            code=error.code,
+            message=error.message,
+            param=error.param,
+        )
+        return immediate(
+            error.status,
+            body,
+            headers={"content-type": "application/json"},
+            details=f"tokenweir_{error.code}",
+        )
+
+    def over_limit(
+        self, verdict: Rejected, *, path: str, request_id: str, model: str
+    ) -> pb.ProcessingResponse:
+        """429: a limit refused."""
+        log.warning(
+            "refused",
+            extra={
+                "status": 429,
+                "code": "rate_limit_exceeded",
+                "limit": verdict.refused_by,
+                "service_id": verdict.root,
+                "model": model,
+                "requested_tokens": verdict.requested_tokens,
+                "rpm_limit": verdict.requests.limit,
+                "rpm_remaining": verdict.requests.remaining,
+                "tpm_limit": verdict.tokens.limit,
+                "tpm_remaining": verdict.tokens.remaining,
+                "retry_after_ms": verdict.retry_after_ms,
+                "path": path[:_MAX_LOGGED],
+                "request_id": request_id,
+            },
+        )
+        body = error_body(
+            path,
+            status=429,
+            code="rate_limit_exceeded",
+            message=rejected_message(verdict),
+            param=None,
+            error_type=_ERROR_TYPES.get(verdict.refused_by),
+        )
+        return immediate(
+            429,
+            body,
+            headers=rejected_headers(verdict),
+            details=f"tokenweir_over_{verdict.refused_by}",
+        )
+
+    def unavailable(
+        self, error: StoreUnavailableError, *, path: str, service_id: str, request_id: str
+    ) -> pb.ProcessingResponse:
+        """A store did not answer: 503, or through without metering, as the operator decided.
+
+        Failing open is about Redis only: without SQL a cold service has no limits to apply.
+        """
+        if error.store == "redis" and self._fails_open:
+            self._telemetry.failed_open(error.store)
+            log.error(
+                "failed open",
+                extra={
+                    "store": error.store,
+                    "reason": str(error),
+                    "service_id": service_id,
+                    "request_id": request_id,
+                },
+            )
+            return CONTINUE_REQUEST_BODY
+        self._telemetry.refused(f"{error.store}_unavailable")
+        log.error(
+            "refused",
+            extra={
+                "status": 503,
+                "code": "limiter_unavailable",
+                "store": error.store,
+                "reason": str(error),
+                "service_id": service_id,
+                "path": path[:_MAX_LOGGED],
+                "request_id": request_id,
+            },
+        )
+        body = error_body(
+            path,
+            status=503,
+            code="limiter_unavailable",
+            message="The rate limiter is not available at the moment. Please try again shortly.",
+            param=None,
+        )
+        return immediate(
+            503,
+            body,
+            headers=unavailable_headers(),
+            details=f"tokenweir_{error.store}_unavailable",
+        )

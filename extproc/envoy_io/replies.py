@@ -1,0 +1,127 @@
+"""Answers to Envoy: prebuilt where they do not vary, and immediate responses to the client."""
+
+import math
+from collections.abc import Mapping
+
+from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from envoy.type.v3.http_status_pb2 import HttpStatus
+
+from extproc.core.handles import METERED_KEY, NAMESPACE, Field, duration_text, limit_fields
+from extproc.core.reservations import Admitted, Rejected
+from extproc.envoy_io.attributes import fill_struct
+
+_CONTINUE = pb.CommonResponse.CONTINUE
+
+CONTINUE_REQUEST_HEADERS = pb.ProcessingResponse(request_headers=pb.HeadersResponse())
+CONTINUE_REQUEST_BODY = pb.ProcessingResponse(
+    request_body=pb.BodyResponse(response=pb.CommonResponse(status=_CONTINUE))
+)
+CONTINUE_REQUEST_TRAILERS = pb.ProcessingResponse(request_trailers=pb.TrailersResponse())
+CONTINUE_RESPONSE_HEADERS = pb.ProcessingResponse(response_headers=pb.HeadersResponse())
+CONTINUE_RESPONSE_BODY = pb.ProcessingResponse(response_body=pb.BodyResponse())
+CONTINUE_RESPONSE_TRAILERS = pb.ProcessingResponse(response_trailers=pb.TrailersResponse())
+
+# A client that stores no state of ours cannot be asked to come back sooner than this.
+_UNAVAILABLE_RETRY_SECONDS = 1
+
+
+def admitted_reply(
+    verdict: Admitted, fields: Mapping[str, Field], *, new_body: bytes | None
+) -> pb.ProcessingResponse:
+    """Let the request through, with the handle and the headers' values as dynamic metadata."""
+    reply = pb.ProcessingResponse()
+    common = reply.request_body.response
+    common.status = _CONTINUE
+    if new_body is not None:
+        common.body_mutation.body = new_body
+    struct = reply.dynamic_metadata.fields[NAMESPACE].struct_value
+    fill_struct(struct, fields)
+    fill_struct(struct, limit_fields(verdict))
+    return reply
+
+
+def body_reply(replacement: bytes | None, *, metered: bool) -> pb.ProcessingResponse:
+    """Answer to a chunk of the response; None passes it unchanged."""
+    if replacement is None and not metered:
+        return CONTINUE_RESPONSE_BODY
+    reply = pb.ProcessingResponse(response_body=pb.BodyResponse())
+    if replacement is not None:
+        mutation = reply.response_body.response.body_mutation
+        if replacement:
+            mutation.body = replacement
+        else:
+            mutation.clear_body = True
+    if metered:
+        mark_metered(reply)
+    return reply
+
+
+def mark_metered(reply: pb.ProcessingResponse) -> None:
+    """Tell the ending that metering has settled this request."""
+    struct = reply.dynamic_metadata.fields[NAMESPACE].struct_value
+    struct.fields[METERED_KEY].number_value = 1
+
+
+def immediate(
+    status: int, body: bytes, *, headers: Mapping[str, str], details: str
+) -> pb.ProcessingResponse:
+    """Answer the client at once; the upstream is never called."""
+    options = [
+        HeaderValueOption(
+            header=HeaderValue(key=key, raw_value=value.encode("latin-1", "replace")),
+            append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
+        )
+        for key, value in headers.items()
+    ]
+    return pb.ProcessingResponse(
+        immediate_response=pb.ImmediateResponse(
+            status=HttpStatus(code=status),
+            headers=pb.HeaderMutation(set_headers=options),
+            body=body,
+            details=details,
+        )
+    )
+
+
+def rejected_headers(verdict: Rejected) -> dict[str, str]:
+    """Headers of a 429: OpenAI's six, and when to come back.
+
+    A request that can never fit carries no Retry-After but ``x-should-retry: false``, which the
+    official OpenAI and Anthropic clients obey.
+    """
+    headers = {"content-type": "application/json"}
+    for noun, view in (("requests", verdict.requests), ("tokens", verdict.tokens)):
+        headers[f"x-ratelimit-limit-{noun}"] = str(view.limit)
+        headers[f"x-ratelimit-remaining-{noun}"] = str(max(0, view.remaining))
+        headers[f"x-ratelimit-reset-{noun}"] = duration_text(view.reset_ms)
+    if verdict.retry_after_ms is None:
+        headers["x-should-retry"] = "false"
+    else:
+        headers["retry-after"] = str(max(1, math.ceil(verdict.retry_after_ms / 1000)))
+    return headers
+
+
+def unavailable_headers() -> dict[str, str]:
+    """Headers of a 503."""
+    return {
+        "content-type": "application/json",
+        "retry-after": str(_UNAVAILABLE_RETRY_SECONDS),
+    }
+
+
+def rejected_message(verdict: Rejected) -> str:
+    """What the 429 says: which limit refused, how much is left, when it fits."""
+    if verdict.refused_by == "rpm":
+        view, noun, wanted = verdict.requests, "requests per minute (RPM)", 1
+    else:
+        view, noun, wanted = verdict.tokens, "tokens per minute (TPM)", verdict.requested_tokens
+    used = view.limit - view.remaining
+    if verdict.retry_after_ms is None:
+        advice = "This request can never fit: make it smaller or have the limit raised."
+    else:
+        advice = f"Please try again in {duration_text(verdict.retry_after_ms)}."
+    return (
+        f"Rate limit reached for service {verdict.root} on {noun}: "
+        f"Limit {view.limit}, Used {used}, Requested {wanted}. {advice}"
+    )

@@ -1,0 +1,149 @@
+"""One grpc.aio server for the three conversations and for health.
+
+Both ext_proc filters call the same method; gRPC initial metadata says which of them is speaking.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+import grpc
+from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
+from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as aio_health
+
+from extproc.core.ports import Telemetry
+from extproc.envoy_io.admission import Admission
+from extproc.envoy_io.ending import Ending
+from extproc.envoy_io.metering import Metering
+
+log = logging.getLogger("tokenweir.server")
+
+CONVERSATION_KEY = "x-tokenweir-conversation"
+ADMISSION, METERING = "admission", "metering"
+
+# A message is a body plus attributes and metadata.
+_MESSAGE_OVERHEAD_BYTES = 1024 * 1024
+# Envoys ping every 10 to 30 s; gRPC's default minimum of 300 s would answer "too many pings".
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+_DRAIN_POLL_SECONDS = 0.02
+_CUT_MARGIN_SECONDS = 0.2
+
+Handler = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
+
+
+class _Processor(external_processor_pb2_grpc.ExternalProcessorServicer):
+    def __init__(self, handlers: Mapping[str, Handler], telemetry: Telemetry) -> None:
+        self._handlers = handlers
+        self._telemetry = telemetry
+        self.active = 0
+
+    # The generated interface fixes the name; the iterator is unused because handlers read by hand.
+    async def Process(  # noqa: N802
+        self, request_iterator: object, context: grpc.aio.ServicerContext
+    ) -> None:
+        for key, value in context.invocation_metadata() or ():
+            if key == CONVERSATION_KEY and value in self._handlers:
+                self.active += 1
+                try:
+                    await _guarded(self._handlers[value], context, self._telemetry)
+                finally:
+                    self.active -= 1
+                return
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"initial metadata {CONVERSATION_KEY} must be one of {sorted(self._handlers)}",
+        )
+
+
+class _AccessLog(als_pb2_grpc.AccessLogServiceServicer):
+    def __init__(self, ending: Ending, telemetry: Telemetry) -> None:
+        self._ending = ending
+        self._telemetry = telemetry
+
+    async def StreamAccessLogs(  # noqa: N802
+        self, request_iterator: object, context: grpc.aio.ServicerContext
+    ) -> als_pb2.StreamAccessLogsResponse:
+        await _guarded(self._ending.process, context, self._telemetry)
+        return als_pb2.StreamAccessLogsResponse()
+
+
+async def _guarded(
+    handler: Handler, context: grpc.aio.ServicerContext, telemetry: Telemetry
+) -> None:
+    """A fault of ours becomes one log line and an error status, so Envoy's failure mode decides."""
+    try:
+        await handler(context)
+    except grpc.aio.AbortError:
+        raise
+    except Exception:
+        telemetry.refused("internal_error")
+        log.exception("handler failed")
+        await context.abort(grpc.StatusCode.INTERNAL, "internal error")
+
+
+class GrpcServer:
+    """Listens on ``HOST:PORT`` or ``unix:/path``; NOT_SERVING until told otherwise."""
+
+    def __init__(self, *, listen: str, max_body_bytes: int, telemetry: Telemetry) -> None:
+        self._listen = listen
+        self._telemetry = telemetry
+        self._health = aio_health.HealthServicer()
+        size = max_body_bytes + _MESSAGE_OVERHEAD_BYTES
+        self._server = grpc.aio.server(
+            options=(
+                *_OPTIONS,
+                ("grpc.max_receive_message_length", size),
+                ("grpc.max_send_message_length", size),
+            )
+        )
+
+    def register(self, *, admission: Admission, metering: Metering, ending: Ending) -> None:
+        """Bind the three conversations; call once, before ``start``."""
+        handlers = {ADMISSION: admission.process, METERING: metering.process}
+        self._processor = _Processor(handlers, self._telemetry)
+        external_processor_pb2_grpc.add_ExternalProcessorServicer_to_server(
+            self._processor, self._server
+        )
+        als_pb2_grpc.add_AccessLogServiceServicer_to_server(
+            _AccessLog(ending, self._telemetry), self._server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+
+    async def start(self) -> int:
+        """Bind and listen; returns the port (1 for a unix socket). Raises OSError if it cannot."""
+        await self.serving(up=False)
+        try:
+            port: int = self._server.add_insecure_port(self._listen)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {self._listen}: {error}") from error
+        if port == 0:
+            raise OSError(f"cannot listen on {self._listen}")
+        await self._server.start()
+        return port
+
+    async def serving(self, *, up: bool) -> None:
+        """Set the health that load balancers and Envoy's health checks see."""
+        state = health_pb2.HealthCheckResponse
+        await self._health.set("", state.SERVING if up else state.NOT_SERVING)
+
+    async def stop(self, *, grace_seconds: float, on_drained: Callable[[], None]) -> None:
+        """Refuse new streams, let those under way end within the grace, then cut them.
+
+        ``on_drained`` is called when no ext_proc stream is left, or shortly before those left are
+        cut; access log streams never end by themselves and are to return then.
+        """
+        await self._health.enter_graceful_shutdown()
+        stopping = asyncio.ensure_future(self._server.stop(grace_seconds))
+        deadline = time.monotonic() + grace_seconds - _CUT_MARGIN_SECONDS
+        while self._processor.active and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+        on_drained()
+        await stopping
