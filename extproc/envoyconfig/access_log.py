@@ -1,0 +1,57 @@
+"""Access logs: the one that tells tokenweir how a request ended, and a readable one."""
+
+from extproc.envoyconfig import _protos as p
+from extproc.envoyconfig.messages import METADATA_NAMESPACE, grpc_service, seconds
+
+_BUFFER_BYTES = 16 * 1024
+_FLUSH_SECONDS = 0.2
+
+
+def ending_log() -> p.accesslog.AccessLog:
+    """One entry for each request that holds a reservation; refused ones are left out."""
+    config = p.grpc_log.HttpGrpcAccessLogConfig(
+        common_config=p.grpc_log.CommonGrpcAccessLogConfig(
+            log_name="tokenweir",
+            transport_api_version=p.core.ApiVersion.V3,
+            grpc_service=grpc_service("ending"),
+            buffer_size_bytes=_BUFFER_BYTES,
+            buffer_flush_interval=seconds(_FLUSH_SECONDS),
+        ),
+        additional_request_headers_to_log=["x-request-id"],
+    )
+    has_reservation = p.matcher.MetadataMatcher(
+        filter=METADATA_NAMESPACE,
+        path=[p.matcher.MetadataMatcherPathSegment(key="rid")],
+        value=p.matcher.ValueMatcher(present_match=True),
+    )
+    return p.accesslog.AccessLog(
+        name="envoy.access_loggers.http_grpc",
+        filter=p.accesslog.AccessLogFilter(
+            metadata_filter=p.accesslog.MetadataFilter(
+                matcher=has_reservation, match_if_key_not_found=False
+            )
+        ),
+        typed_config=p.Any.pack(config),
+    )
+
+
+def file_log(path: str) -> p.accesslog.AccessLog:
+    """One JSON object a line, with the reservation that a request held."""
+    line = {
+        "time": "%START_TIME%",
+        "request_id": "%REQ(X-REQUEST-ID)%",
+        "method": "%REQ(:METHOD)%",
+        "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
+        "code": "%RESPONSE_CODE%",
+        "details": "%RESPONSE_CODE_DETAILS%",
+        "flags": "%RESPONSE_FLAGS%",
+        "duration_ms": "%DURATION%",
+        "reservation": f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:rid)%",
+        "service": f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:root)%",
+        "model": f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:model)%",
+    }
+    config = p.file_log.FileAccessLog(
+        path=path,
+        log_format=p.core.SubstitutionFormatString(json_format=p.Struct.from_dict(line)),
+    )
+    return p.accesslog.AccessLog(name="envoy.access_loggers.file", typed_config=p.Any.pack(config))

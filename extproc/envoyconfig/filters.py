@@ -1,0 +1,144 @@
+"""The HTTP filters of profile ``inline``, in the order in which a request meets them."""
+
+from extproc.envoyconfig import _protos as p
+from extproc.envoyconfig.messages import METADATA_NAMESPACE, grpc_service, seconds
+from extproc.envoyconfig.options import RenderOptions
+
+STRIP_FILTER = "tokenweir.strip_identity"
+AUTH_FILTER = "envoy.filters.http.api_key_auth"
+ADMISSION_FILTER = "tokenweir.admission"
+METERING_FILTER = "tokenweir.metering"
+BUFFER_FILTER = "tokenweir.buffer"
+
+_Send = p.ext_proc.ProcessingModeHeaderSendMode
+_Body = p.ext_proc.ProcessingModeBodySendMode
+
+
+def _filter(name: str, config: p.Message) -> p.http_connection_manager.HttpFilter:
+    return p.http_connection_manager.HttpFilter(name=name, typed_config=p.Any.pack(config))
+
+
+def _namespaces(*untyped: str) -> p.ext_proc.MetadataOptionsMetadataNamespaces:
+    return p.ext_proc.MetadataOptionsMetadataNamespaces(untyped=list(untyped))
+
+
+def strip_identity(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
+    """Remove the identity header from what the client sent: only a filter of ours may set it."""
+    removal = p.mutation_rules.HeaderMutation(remove=options.identity_header)
+    mutations = p.header_mutation.Mutations(request_mutations=[removal])
+    return _filter(STRIP_FILTER, p.header_mutation.HeaderMutation(mutations=mutations))
+
+
+def api_key_auth(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
+    """Know clients by their key and put the service id into the identity header.
+
+    ``Authorization: Bearer KEY`` is what OpenAI's clients send, ``x-api-key: KEY`` Anthropic's. The
+    key itself goes no further.
+    """
+    auth = p.api_key_auth
+    keys = options.api_keys or {}
+    return _filter(
+        AUTH_FILTER,
+        auth.ApiKeyAuth(
+            credentials=[auth.Credential(key=key, client=keys[key]) for key in sorted(keys)],
+            key_sources=[
+                auth.KeySource(header="authorization"),
+                auth.KeySource(header="x-api-key"),
+            ],
+            forwarding=auth.Forwarding(header=options.identity_header, hide_credentials=True),
+        ),
+    )
+
+
+def admission(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
+    """Ask before the request is forwarded: one message with the whole body and these attributes."""
+    return _filter(
+        ADMISSION_FILTER,
+        p.ext_proc.ExternalProcessor(
+            grpc_service=grpc_service("admission"),
+            stat_prefix="tokenweir_admission",
+            message_timeout=seconds(options.admission_timeout_ms / 1000),
+            processing_mode=p.ext_proc.ProcessingMode(
+                request_header_mode=_Send.SKIP,
+                request_body_mode=_Body.BUFFERED,
+                request_trailer_mode=_Send.SKIP,
+                response_header_mode=_Send.SKIP,
+                response_body_mode=_Body.NONE,
+                response_trailer_mode=_Send.SKIP,
+            ),
+            request_attributes=[
+                "request.path",
+                "request.method",
+                "request.id",
+                "request.headers['content-type']",
+                "request.headers['content-encoding']",
+                f"request.headers['{options.identity_header}']",
+                "source.address",
+            ],
+            metadata_options=p.ext_proc.MetadataOptions(
+                forwarding_namespaces=_namespaces(*options.identity_namespaces),
+                receiving_namespaces=_namespaces(METADATA_NAMESPACE),
+            ),
+            failure_mode_allow=options.failure_mode == "open",
+            status_on_error=p.envoy_type.HttpStatus(
+                code=p.envoy_type.StatusCode.ServiceUnavailable
+            ),
+        ),
+    )
+
+
+def metering(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
+    """Show the answer as it passes. Whatever happens to the server, the answer goes on."""
+    return _filter(
+        METERING_FILTER,
+        p.ext_proc.ExternalProcessor(
+            grpc_service=grpc_service("metering"),
+            stat_prefix="tokenweir_metering",
+            message_timeout=seconds(options.metering_timeout_ms / 1000),
+            processing_mode=p.ext_proc.ProcessingMode(
+                request_header_mode=_Send.SKIP,
+                request_body_mode=_Body.NONE,
+                request_trailer_mode=_Send.SKIP,
+                response_header_mode=_Send.SEND,
+                response_body_mode=_Body.STREAMED,
+                # Without trailers the last body message says that it is the last; with them,
+                # only the trailers do.
+                response_trailer_mode=_Send.SEND,
+            ),
+            response_attributes=["response.code", "response.code_details"],
+            metadata_options=p.ext_proc.MetadataOptions(
+                forwarding_namespaces=_namespaces(METADATA_NAMESPACE),
+                receiving_namespaces=_namespaces(METADATA_NAMESPACE),
+            ),
+            failure_mode_allow=True,
+            allow_mode_override=True,
+            # An answer that has begun cannot be replaced by another.
+            disable_immediate_response=True,
+        ),
+    )
+
+
+def request_buffer(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
+    """Hold the request until it is admitted.
+
+    Admission does not see the headers as a message of their own, so without a buffer behind it
+    Envoy would send them to the provider before the decision. The limit here is also what admits
+    bodies above Envoy's own 1 MiB.
+    """
+    return _filter(BUFFER_FILTER, p.buffer.Buffer(max_request_bytes=options.max_body_bytes))
+
+
+def tokenweir_filters(options: RenderOptions) -> list[p.http_connection_manager.HttpFilter]:
+    """What an existing Envoy needs between its authentication and its router."""
+    return [admission(options), metering(options), request_buffer(options)]
+
+
+def http_filters(options: RenderOptions) -> list[p.http_connection_manager.HttpFilter]:
+    """The whole chain: strip, authenticate if keys are given, admit, meter, buffer, route."""
+    auth = [api_key_auth(options)] if options.api_keys else []
+    return [
+        strip_identity(options),
+        *auth,
+        *tokenweir_filters(options),
+        _filter("envoy.filters.http.router", p.router.Router()),
+    ]

@@ -1,0 +1,100 @@
+"""Routes: what is metered, what is not, and the headers that admission's answer puts on replies."""
+
+from extproc.envoyconfig import _protos as p
+from extproc.envoyconfig.filters import ADMISSION_FILTER, BUFFER_FILTER, METERING_FILTER
+from extproc.envoyconfig.messages import (
+    METADATA_NAMESPACE,
+    UPSTREAM_CLUSTER,
+    seconds,
+    set_header,
+)
+from extproc.envoyconfig.options import RenderOptions
+
+# OpenAI's names (https://platform.openai.com/docs/guides/rate-limits), each from the metadata key
+# under which admission wrote the value.
+_RATE_LIMIT_HEADERS = tuple(
+    (f"x-ratelimit-{part}-{unit}", f"{part}_{unit}")
+    for unit in ("requests", "tokens")
+    for part in ("limit", "remaining", "reset")
+)
+
+
+def rate_limit_headers() -> list[p.core.HeaderValueOption]:
+    """The six headers on successes. Where admission wrote nothing, none is set."""
+    return [
+        set_header(name, f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:{key})%")
+        for name, key in _RATE_LIMIT_HEADERS
+    ]
+
+
+def _action(options: RenderOptions, prefix: str) -> p.route.RouteAction:
+    upstream = options.upstream
+    host = upstream.endpoint.host
+    if ":" in host:
+        host = f"[{host}]"
+    if upstream.endpoint.port != (443 if upstream.tls else 80):
+        host = f"{host}:{upstream.endpoint.port}"
+    return p.route.RouteAction(
+        cluster=UPSTREAM_CLUSTER,
+        host_rewrite_literal=host,
+        prefix_rewrite=f"{upstream.prefix}{prefix}" if upstream.prefix else "",
+        timeout=seconds(options.request_timeout_seconds),
+        idle_timeout=seconds(options.idle_timeout_seconds),
+        # What passes after an upgrade is no request that could be counted. The connection manager
+        # may offer upgrades to other routes; this one refuses them.
+        upgrade_configs=[p.route.RouteActionUpgradeConfig(upgrade_type="websocket", enabled=False)],
+    )
+
+
+def metered_route(options: RenderOptions, prefix: str = "/") -> p.route.Route:
+    """Requests that are admitted, metered and settled."""
+    return p.route.Route(
+        name="metered",
+        match=p.route.RouteMatch(prefix=prefix),
+        route=_action(options, prefix),
+        request_headers_to_add=_upstream_headers(options),
+        # Metering reads the answer, so the provider must not compress it. Nor is it told whom the
+        # request belongs to.
+        request_headers_to_remove=["accept-encoding", options.identity_header],
+        response_headers_to_add=rate_limit_headers(),
+    )
+
+
+def unmetered_route(options: RenderOptions, prefix: str) -> p.route.Route:
+    """Requests that tokenweir neither sees nor limits; authentication stays in force.
+
+    ``prefix`` ends at a slash: ``/v1/models`` is not ``/v1/models-other``. A path with any per cent
+    sign stays metered, because ``/v1/models/..%2Fchat`` may be another path for the provider.
+    """
+    unescaped = p.route.HeaderMatcher(
+        name=":path", string_match=p.matcher.StringMatcher(contains="%"), invert_match=True
+    )
+    off = p.Any.pack(p.ext_proc.ExtProcPerRoute(disabled=True))
+    return p.route.Route(
+        name=f"unmetered {prefix}",
+        match=p.route.RouteMatch(path_separated_prefix=prefix, headers=[unescaped]),
+        route=_action(options, prefix),
+        request_headers_to_add=_upstream_headers(options),
+        request_headers_to_remove=[options.identity_header],
+        typed_per_filter_config={
+            ADMISSION_FILTER: off,
+            METERING_FILTER: off,
+            BUFFER_FILTER: p.Any.pack(p.buffer.BufferPerRoute(disabled=True)),
+        },
+    )
+
+
+def _upstream_headers(options: RenderOptions) -> list[p.core.HeaderValueOption]:
+    return [set_header(name, value) for name, value in options.upstream_headers.items()]
+
+
+def routes(options: RenderOptions) -> list[p.route.Route]:
+    """Unmetered prefixes first: Envoy takes the first route that matches."""
+    unmetered = [unmetered_route(options, prefix) for prefix in options.unmetered_prefixes]
+    return [*unmetered, metered_route(options)]
+
+
+def route_configuration(options: RenderOptions) -> p.route.RouteConfiguration:
+    """One virtual host for every name."""
+    host = p.route.VirtualHost(name="llm", domains=["*"], routes=routes(options))
+    return p.route.RouteConfiguration(name="llm", virtual_hosts=[host])
