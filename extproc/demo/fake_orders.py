@@ -1,0 +1,114 @@
+"""What a client asked of the fake provider: the four request formats read into one value."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from extproc.demo.fake_tokens import (
+    anthropic_input_tokens,
+    chat_input_tokens,
+    encoding_of,
+    prompt_tokens,
+)
+from extproc.demo.provider_script import Script
+
+Wire = Literal["chat", "completions", "embeddings", "anthropic"]
+WIRE_OF_PATH: dict[str, Wire] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/embeddings": "embeddings",
+    "/v1/messages": "anthropic",
+}
+
+
+class OrderError(ValueError):
+    """The request is not one that a provider of this format would take. ``param`` is the field."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One accepted request. ``output_tokens`` is per choice, the client's own cap applied;
+    ``capped`` says that the cap cut it. ``inputs`` is the number of texts to embed."""
+
+    wire: Wire
+    model: str
+    stream: bool
+    asks_usage: bool
+    input_tokens: int
+    output_tokens: int
+    capped: bool
+    choices: int = 1
+    inputs: int = 1
+
+
+def _required(body: dict[str, Any], field: str, kind: type) -> Any:
+    value = body.get(field)
+    if not isinstance(value, kind) or isinstance(value, bool) or not value:
+        raise OrderError(f"Missing or invalid required parameter: '{field}'.", param=field)
+    return value
+
+
+def _positive(body: dict[str, Any], field: str) -> int | None:
+    value = body.get(field)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise OrderError(f"Invalid value for '{field}': expected at least 1.", param=field)
+    return value
+
+
+def _input_tokens(wire: Wire, body: dict[str, Any], model: str) -> tuple[int, int]:
+    """Input tokens, and how many separate inputs there are."""
+    if wire in ("chat", "anthropic"):
+        messages = _required(body, "messages", list)
+        if not all(isinstance(message, dict) for message in messages):
+            raise OrderError("Every message must be an object.", param="messages")
+        if wire == "anthropic":
+            return anthropic_input_tokens(body), 1
+        return chat_input_tokens(body, encoding_of(model)), 1
+    field = "input" if wire == "embeddings" else "prompt"
+    prompt = body.get(field)
+    if not isinstance(prompt, str | list) or not prompt:
+        raise OrderError(f"Missing required parameter: '{field}'.", param=field)
+    several = isinstance(prompt, list) and not isinstance(prompt[0], int)
+    return prompt_tokens(prompt, encoding_of(model)), len(prompt) if several else 1
+
+
+def _output_cap(wire: Wire, body: dict[str, Any]) -> int | None:
+    cap = _positive(body, "max_tokens")
+    if wire == "anthropic" and cap is None:
+        raise OrderError("max_tokens: Field required", param="max_tokens")
+    if wire == "chat":
+        newer = _positive(body, "max_completion_tokens")
+        return newer if newer is not None else cap
+    return cap
+
+
+def read_order(wire: Wire, raw: bytes, script: Script) -> Order:
+    """Read a request body. Raises OrderError, for which a provider answers 400."""
+    try:
+        body = json.loads(raw)
+    except ValueError as error:
+        raise OrderError("We could not parse the JSON body of your request.") from error
+    if not isinstance(body, dict):
+        raise OrderError("The body must be a JSON object.")
+    model = _required(body, "model", str)
+    counted, inputs = _input_tokens(wire, body, model)
+    cap = _output_cap(wire, body)
+    wanted = 0 if wire == "embeddings" else script.output
+    options = body.get("stream_options")
+    return Order(
+        wire=wire,
+        model=model,
+        stream=body.get("stream") is True and wire != "embeddings",
+        asks_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        input_tokens=counted if script.input is None else script.input,
+        output_tokens=wanted if cap is None else min(wanted, cap),
+        capped=cap is not None and cap < wanted,
+        choices=(_positive(body, "n") or 1) if wire in ("chat", "completions") else 1,
+        inputs=inputs,
+    )

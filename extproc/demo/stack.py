@@ -1,0 +1,372 @@
+"""The whole product on one machine: Valkey, SQLite, server, reaper, fake provider, Envoy.
+
+The end-to-end tests use the same class as ``tokenweir up`` and ``tokenweir demo``.
+"""
+
+import argparse
+import asyncio
+import http.client
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import grpc
+import redis
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from extproc.demo.envoy_binary import envoy_command
+from extproc.demo.processes import Child, ChildError, clean_environment, free_ports, run_to_end
+from extproc.demo.valkey import valkey_command
+from extproc.envoyconfig import RenderOptions, to_yaml
+from extproc.envoyconfig.messages import TOKENWEIR_CLUSTER
+
+_UP_LIMITS = {"svc-chat": (600, 100_000), "svc-small": (5, 1_000)}
+DEFAULT_SERVICES = tuple(_UP_LIMITS)
+# A unix socket's path must fit into 108 bytes (sun_path of unix(7)), its final zero included.
+_MAX_SOCKET_PATH = 107
+_OK = 200
+_READY_SECONDS = 30.0
+_STOP_SECONDS = 15.0
+# Stores start first, so that whoever needs them finds them. Envoy stops first, so that no new
+# request comes while the server writes its last settlements.
+_START_ORDER = ("valkey", "provider", "serve", "work", "envoy")
+_STOP_ORDER = ("envoy", "serve", "work", "provider", "valkey")
+
+
+def demo_key(service_id: str) -> str:
+    """The API key by which a client of the stack is known as ``service_id``."""
+    return f"demo-key-{service_id}"
+
+
+class Stack:
+    """One running set of processes. Use it with ``with``, ``async with``, or start() and stop().
+
+    ``run_dir``: where everything is written; without it a temporary folder, removed by stop().
+    ``services``: ids that clients can be, by the key ``demo_key(id)``; limits are the caller's.
+    ``upstream_url``: a provider to call instead of the fake one, with ``upstream_headers`` set on
+    each request (Envoy's %ENVIRONMENT(NAME)% keeps a key out of every file and log).
+    ``redis_url``, ``database_url``: use these instead of an own Valkey and an own SQLite file.
+    ``serve_env``, ``work_env``: more TOKENWEIR_* variables for these two. ``envoy_options``:
+    fields of RenderOptions that replace the stack's own. ``with_work=False``: no reaper.
+    """
+
+    def __init__(
+        self,
+        *,
+        run_dir: Path | None = None,
+        services: Sequence[str] = DEFAULT_SERVICES,
+        envoy_port: int | None = None,
+        upstream_url: str | None = None,
+        upstream_headers: Mapping[str, str] | None = None,
+        redis_url: str | None = None,
+        database_url: str | None = None,
+        reaper_deadline_seconds: float | None = None,
+        serve_env: Mapping[str, str] | None = None,
+        work_env: Mapping[str, str] | None = None,
+        envoy_options: Mapping[str, Any] | None = None,
+        envoy_concurrency: int = 1,
+        with_work: bool = True,
+    ) -> None:
+        self._is_temporary = run_dir is None
+        self.run_dir = (run_dir or Path(tempfile.mkdtemp(prefix="tokenweir-"))).absolute()
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        valkey, provider, grpc_port, metrics, admin, envoy = free_ports(6)
+        self.services = tuple(services)
+        self.redis_url = redis_url or f"redis://127.0.0.1:{valkey}/0"
+        self.database_url = database_url or f"sqlite:///{self.run_dir / 'tokenweir.db'}"
+        self.provider_url = upstream_url or f"http://127.0.0.1:{provider}"
+        self.metrics_url = f"http://127.0.0.1:{metrics}/metrics"
+        self.admin_url = f"http://127.0.0.1:{admin}"
+        self.envoy_port = envoy_port or envoy
+        self.base_url = f"http://127.0.0.1:{self.envoy_port}"
+        socket_path = self.run_dir / "serve.sock"
+        fits = len(bytes(socket_path)) <= _MAX_SOCKET_PATH
+        self.grpc_address = f"unix:{socket_path}" if fits else f"127.0.0.1:{grpc_port}"
+        reaper: dict[str, str] = {}
+        if reaper_deadline_seconds is not None:
+            reaper = {
+                "TOKENWEIR_REAPER__DEADLINE_SECONDS": str(reaper_deadline_seconds),
+                "TOKENWEIR_REAPER__INTERVAL_SECONDS": "0.2",
+            }
+        self._env = {
+            **clean_environment(),
+            # Children find the package also when it runs from a checkout that is not installed.
+            "PYTHONPATH": _with_package_path(),
+            "TOKENWEIR_SERVER__LISTEN": self.grpc_address,
+            "TOKENWEIR_SERVER__METRICS_LISTEN": f"127.0.0.1:{metrics}",
+            "TOKENWEIR_SERVER__METRICS_DIR": str(self.run_dir / "metrics"),
+            "TOKENWEIR_SERVER__SHUTDOWN_GRACE_SECONDS": "2",
+            "TOKENWEIR_REDIS__URL": self.redis_url,
+            # One machine runs everything here, and it may be a busy one.
+            "TOKENWEIR_REDIS__TIMEOUT_MS": "500",
+            "TOKENWEIR_DATABASE__URL": self.database_url,
+            **reaper,
+        }
+        self._options = {
+            "upstream_url": self.provider_url,
+            "upstream_headers": dict(upstream_headers or {}),
+            "listen_port": self.envoy_port,
+            "admin_port": admin,
+            "tokenweir_address": self.grpc_address,
+            "api_keys": {demo_key(service): service for service in self.services},
+            "access_log_path": str(self.run_dir / "access.log"),
+            **(envoy_options or {}),
+        }
+        self._envoy_config = self.run_dir / "envoy.yaml"
+        self._children: dict[str, Child] = {}
+        if redis_url is None:
+            data = self.run_dir / "valkey"
+            data.mkdir(exist_ok=True)
+            self._add("valkey", valkey_command(valkey, data))
+        if upstream_url is None:
+            self._add("provider", _module("extproc.demo.fake_provider", "--port", str(provider)))
+        self._add("serve", _module("extproc.cli", "serve"), serve_env)
+        if with_work:
+            self._add("work", _module("extproc.cli", "work"), work_env)
+        self._add("envoy", envoy_command(self._envoy_config, concurrency=envoy_concurrency))
+
+    def _add(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
+        log_path = self.run_dir / f"{name}.log"
+        self._children[name] = Child(
+            name, command, log_path=log_path, env={**self._env, **(env or {})}
+        )
+
+    def start(self) -> None:
+        """Start everything and wait until it answers. On failure all is stopped again, and
+        ChildError shows the end of the log of whoever failed."""
+        try:
+            self._envoy_config.write_text(to_yaml(RenderOptions(**self._options)))
+            self.cli("db", "upgrade")
+            for name in _START_ORDER:
+                if name in self._children:
+                    self.start_again(name)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop everything in order, and remove the run directory when it was temporary."""
+        for name in _STOP_ORDER:
+            if name in self._children:
+                self._children[name].stop(deadline_s=_STOP_SECONDS)
+        if self._is_temporary:
+            shutil.rmtree(self.run_dir, ignore_errors=True)
+
+    def child(self, name: str) -> Child:
+        """One of valkey, provider, serve, work, envoy. KeyError when this stack has it not."""
+        return self._children[name]
+
+    def kill(self, name: str) -> None:
+        """SIGKILL one child."""
+        self._children[name].kill()
+
+    def stop_one(self, name: str) -> None:
+        """SIGTERM one child and wait for its orderly end."""
+        self._children[name].stop(deadline_s=_STOP_SECONDS)
+
+    def start_again(self, name: str) -> None:
+        """Start a child that does not run, with the same command, and wait until it is ready."""
+        child = self._children[name]
+        child.start()
+        child.wait_ready(self._readiness(name), deadline_s=_READY_SECONDS)
+        if name == "serve" and "envoy" in self._children and self.child("envoy").running:
+            # Envoy refuses until its next health check has found the server again.
+            child.wait_ready(self._envoy_sees_server, deadline_s=_READY_SECONDS)
+
+    def _envoy_sees_server(self) -> bool:
+        status, body = http_get(f"{self.admin_url}/clusters")
+        flags = [
+            line.rpartition("::")[2]
+            for line in body.splitlines()
+            if line.startswith(f"{TOKENWEIR_CLUSTER}::") and "::health_flags::" in line
+        ]
+        return status == _OK and flags == ["healthy"]
+
+    def _readiness(self, name: str) -> Callable[[], bool]:
+        checks: dict[str, Callable[[], bool]] = {
+            "valkey": lambda: _answers_ping(self.redis_url),
+            "provider": lambda: http_get(f"{self.provider_url}/_fake/health")[0] == _OK,
+            "serve": lambda: _is_serving(self.grpc_address),
+            "work": lambda: "working" in self._children["work"].output(),
+            "envoy": lambda: http_get(f"{self.admin_url}/ready")[0] == _OK,
+        }
+        return checks[name]
+
+    def log(self, name: str) -> str:
+        """Everything that a child has written so far."""
+        path = self._children[name].log_path
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def tails(self) -> str:
+        """The ends of all logs, to be shown when something went wrong."""
+        return "\n".join(child.tail() for child in self._children.values())
+
+    def cli(self, *arguments: str) -> str:
+        """Run ``tokenweir ARGUMENTS`` against this stack's stores; returns its standard output.
+
+        Raises ChildError with its output when it fails."""
+        name = "tokenweir " + " ".join(arguments)
+        return run_to_end(name, _module("extproc.cli", *arguments), env=self._env)
+
+    def set_limits(self, service_id: str, *, rpm: int, tpm: int) -> None:
+        """``tokenweir limits set``: in force for the next request."""
+        self.cli("limits", "set", service_id, "--rpm", str(rpm), "--tpm", str(tpm))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._explain(error)
+        await asyncio.to_thread(self.stop)
+
+    def _explain(self, error: BaseException | None) -> None:
+        """Logs are shown only when something failed while the stack ran."""
+        if isinstance(error, Exception):
+            print(self.tails(), file=sys.stderr)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._explain(error)
+        self.stop()
+
+
+def _with_package_path() -> str:
+    package_parent = str(Path(__file__).resolve().parents[2])
+    inherited = clean_environment().get("PYTHONPATH")
+    return f"{package_parent}:{inherited}" if inherited else package_parent
+
+
+def _module(name: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", name, *arguments]
+
+
+def http_get(url: str) -> tuple[int, str]:
+    """Status and body of a GET without any proxy; status 0 when nothing answers."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=2)
+    try:
+        connection.request("GET", parts.path)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        return 0, ""
+    finally:
+        connection.close()
+
+
+def _answers_ping(url: str) -> bool:
+    client = redis.Redis.from_url(url, socket_timeout=1, socket_connect_timeout=1)
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+    finally:
+        client.close()
+
+
+def _is_serving(address: str) -> bool:
+    """The server's own word by gRPC health: Redis has answered and the scripts are loaded."""
+    with grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=2)
+        except grpc.RpcError:
+            return False
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def stack_from_args(args: argparse.Namespace, *, services: Sequence[str]) -> Stack:
+    """The stack that the options of ``arguments.add_up_arguments`` describe."""
+    headers: dict[str, str] = {}
+    if args.upstream and args.upstream_key_env:
+        key = f"%ENVIRONMENT({args.upstream_key_env})%"
+        bearer = args.upstream_key_header == "authorization"
+        headers[args.upstream_key_header] = f"Bearer {key}" if bearer else key
+    return Stack(
+        run_dir=args.run_dir,
+        services=services,
+        envoy_port=args.envoy_port,
+        upstream_url=args.upstream,
+        upstream_headers=headers,
+        envoy_options={"profile": args.profile},
+    )
+
+
+def up(args: argparse.Namespace) -> int:
+    """Run the stack until Ctrl-C or SIGTERM; exit status 1 when it does not start."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with stack_from_args(args, services=DEFAULT_SERVICES) as stack:
+            for service, (rpm, tpm) in _UP_LIMITS.items():
+                stack.set_limits(service, rpm=rpm, tpm=tpm)
+            print(_welcome(stack), flush=True)
+            _wait_for_interrupt()
+            print("\nstopping", flush=True)
+    except ChildError as error:
+        print(f"tokenweir up: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _wait_for_interrupt() -> None:
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        # A second one must not leave children behind.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _welcome(stack: Stack) -> str:
+    chat, small = (demo_key(service) for service in DEFAULT_SERVICES)
+    post = f"curl -si {stack.base_url}/v1"
+    message = '"messages":[{"role":"user","content":"Hello"}]'
+    json_type = "-H 'content-type: application/json'"
+    limits = "\n".join(
+        f"  {demo_key(service)}  {rpm} requests and {tpm} tokens a minute"
+        for service, (rpm, tpm) in _UP_LIMITS.items()
+    )
+    return f"""\
+Envoy      {stack.base_url}
+provider   {stack.provider_url}
+metrics    {stack.metrics_url}
+admin      {stack.admin_url} (Envoy's own)
+Redis      {stack.redis_url}
+database   {stack.database_url}
+logs       {stack.run_dir}
+
+API keys
+{limits}
+
+Try
+  {post}/chat/completions -H 'authorization: Bearer {chat}' {json_type} \\
+    -d '{{"model":"gpt-4o",{message}}}'
+  {post}/chat/completions -N -H 'authorization: Bearer {chat}' {json_type} \\
+    -H 'x-fake: output=40;chunk_delay_ms=50' -d '{{"model":"gpt-4o","stream":true,{message}}}'
+  {post}/messages -H 'x-api-key: {small}' {json_type} \\
+    -d '{{"model":"claude-opus-4-8","max_tokens":900,{message}}}'
+
+Ctrl-C stops everything."""

@@ -1,0 +1,147 @@
+"""Every way a request can end, through a real Envoy: one settlement each, and the right one."""
+
+import http.client
+import json
+
+import openai
+import pytest
+
+from tests.support.client import CHAT, StackClient, eventually
+
+STREAM = {**CHAT, "stream": True}
+
+
+def read_events(response: http.client.HTTPResponse, count: int) -> None:
+    """Read until ``count`` events with text have arrived."""
+    seen = 0
+    while seen < count:
+        line = response.readline()
+        assert line, "the answer ended early"
+        if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0]["delta"].get(
+            "content"
+        ):
+            seen += 1
+
+
+@pytest.mark.parametrize("chunks", [1, 7])
+def test_a_client_that_leaves_pays_for_what_was_streamed(client: StackClient, chunks: int) -> None:
+    client.limit()
+    label = f"leave-{chunks}"
+    connection = client.connection()
+    fake = f"output=200;hang_after={chunks};label={label}"
+    connection.request("POST", "/v1/chat/completions", json.dumps(STREAM), client.headers(fake))
+    read_events(connection.getresponse(), chunks)
+    assert client.pending() == 1
+    connection.close()
+    (record,) = client.settled(1)
+    (produced,) = eventually(lambda: client.journal(label))
+    assert produced["ending"] == "client_gone"
+    assert int(record["charged"]) == produced["input_tokens"] + chunks
+    assert client.counted("tpm") == produced["input_tokens"] + chunks
+    eventually(lambda: client.records()[0]["outcome"] == "client_gone")
+    assert client.counted("rpm") == 1
+
+
+def test_an_upstream_that_breaks_in_mid_stream_is_charged_and_reconciled(
+    client: StackClient,
+) -> None:
+    client.limit()
+    fake = "output=50;break_after=4;chunk_delay_ms=40;label=break"
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        client.post(STREAM, fake=fake)
+    (record,) = client.settled(1)
+    (produced,) = client.journal("break")
+    assert int(record["charged"]) == produced["input_tokens"] + 4
+    eventually(lambda: client.records()[0]["outcome"] == "upstream_broken")
+    assert client.records()[0]["state"] == "RECONCILING"
+
+
+@pytest.mark.parametrize("script", ["status=500", "status=400", "status=429;retry_after=7"])
+def test_an_upstream_that_refuses_costs_a_request_but_no_tokens(
+    client: StackClient, script: str
+) -> None:
+    client.limit()
+    answer = client.post(fake=script)
+    assert answer.status == int(script.partition("=")[2].partition(";")[0])
+    assert "provider" in answer.json["error"]["message"]
+    (record,) = client.settled(1)
+    assert record["state"] == "RELEASED"
+    assert record["outcome"] == "upstream_refused"
+    assert client.counted("tpm") == 0
+    assert client.counted("rpm") == 1
+
+
+def test_an_upstream_that_hangs_up_before_it_answers_is_released(client: StackClient) -> None:
+    client.limit()
+    assert client.post(fake="reset=before_headers").status == 503
+    (record,) = client.settled(1)
+    assert record["state"] == "RELEASED"
+    assert client.counted("tpm") == 0
+
+
+@pytest.mark.parametrize("usage", ["none", "null", "zero"])
+@pytest.mark.parametrize("streamed", ["plain", "streamed"])
+def test_an_answer_without_usage_is_counted_by_us(
+    client: StackClient, usage: str, streamed: str
+) -> None:
+    client.limit()
+    label = f"nousage-{usage}-{streamed}"
+    body = STREAM if streamed == "streamed" else CHAT
+    assert client.post(body, fake=f"output=23;usage={usage};label={label}").status == 200
+    (record,) = client.settled(1)
+    (produced,) = client.journal(label)
+    assert record["outcome"] == "complete_estimated"
+    assert record["rank"] == "2"
+    assert int(record["charged"]) == produced["input_tokens"] + 23
+    assert not list(client.redis.scan_iter(f"usage:output:{{{client.service}}}:*"))
+
+
+def test_usage_in_every_chunk_is_not_added_up(client: StackClient) -> None:
+    client.limit()
+    assert client.post(STREAM, fake="output=31;usage=every_chunk;label=every").status == 200
+    client.settled(1)
+    (produced,) = client.journal("every")
+    assert client.counted("tpm") == produced["input_tokens"] + 31
+
+
+def test_an_error_event_instead_of_an_answer_gives_everything_back(client: StackClient) -> None:
+    client.limit()
+    with pytest.raises(openai.APIError):
+        list(
+            client.openai.chat.completions.create(
+                model="gpt-4o",
+                messages=CHAT["messages"],
+                stream=True,
+                extra_headers={"x-fake": "error_event_after=0"},
+            )
+        )
+    (record,) = client.settled(1)
+    assert record["state"] == "RELEASED"
+    assert client.counted("tpm") == 0
+
+
+def test_history_is_the_next_estimate(client: StackClient) -> None:
+    """Ten full minutes before this one count, the current one does not."""
+    client.limit()
+    seconds, _ = client.redis.time()
+    import datetime
+
+    minutes = [
+        datetime.datetime.fromtimestamp(seconds - 60 * ago, tz=datetime.UTC).strftime("%Y%m%d%H%M")
+        for ago in (1, 5)
+    ]
+    for minute, count, tokens in zip(minutes, (1, 9), (1000, 900), strict=True):
+        key = f"usage:output:{{{client.service}}}:{minute}"
+        client.redis.hset(key, mapping={"count": count, "output_tokens": tokens})
+        client.redis.expire(key, 900)
+    assert client.post().status == 200
+    (record,) = client.settled(1)
+    # 1900 tokens in 10 answers; the mean of the minutes' means would be 550.
+    assert int(record["reserved"]) - int(record["input"]) == 190
+
+
+def test_the_clients_own_cap_bounds_the_reserve(client: StackClient) -> None:
+    client.limit()
+    assert client.post({**CHAT, "max_tokens": 3, "n": 2}).status == 200
+    (record,) = client.settled(1)
+    assert int(record["reserved"]) - int(record["input"]) == 6
