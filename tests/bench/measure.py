@@ -1,0 +1,127 @@
+"""One measurement: load from the generator, and what the processes and Redis did meanwhile."""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import redis
+
+from extproc.demo.processes import clean_environment, run_to_end
+from tests.bench.load import LoadResult
+from tests.bench.systems import System, envoy_messages
+
+# Envoy sends access log entries within 0.2 s, and the last settlements take milliseconds: both
+# belong to the requests that were measured.
+_SETTLE_SECONDS = 0.4
+# Answers under way at the end, and the generator's own start.
+_SLACK_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisCounts:
+    """Redis' own counters: scripts run (EVALSHA and EVAL), and reads from its clients' sockets."""
+
+    scripts: int
+    reads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What one phase of load cost, each per complete answer. None: the system has no such part."""
+
+    load: LoadResult
+    envoy_cpu_us: float
+    python_cpu_us: float | None
+    messages: float
+    redis_scripts: float | None
+    redis_reads: float | None
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and of its children, living and ended."""
+    root = psutil.Process(pid)
+    total = 0.0
+    for process in (root, *root.children(recursive=True)):
+        times = process.cpu_times()
+        total += times.user + times.system
+    ended = root.cpu_times()
+    return total + ended.children_user + ended.children_system
+
+
+def redis_counts(url: str) -> RedisCounts:
+    """Read the counters; doing so is itself one read, and no script."""
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        commands = client.info("commandstats")
+        stats = client.info("stats")
+    scripts = sum(
+        commands.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval")
+    )
+    return RedisCounts(scripts=scripts, reads=stats["total_reads_processed"])
+
+
+def generate_load(
+    port: int,
+    request: bytes,
+    directory: Path,
+    *,
+    connections: int,
+    seconds: float,
+    each: int | None = None,
+) -> LoadResult:
+    """Run the generator in its own process."""
+    path = directory / "request.bin"
+    path.write_bytes(request)
+    command = [sys.executable, "-m", "tests.bench.load", "--port", str(port)]
+    command += ["--request", str(path), "--connections", str(connections)]
+    command += ["--seconds", str(seconds)]
+    if each is not None:
+        command += ["--each", str(each)]
+    output = run_to_end(
+        "load generator", command, env=clean_environment(), deadline_s=seconds + _SLACK_SECONDS
+    )
+    return LoadResult(**json.loads(output))
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    envoy: float
+    python: float | None
+    messages: int
+    redis: RedisCounts | None
+
+
+def _snapshot(system: System) -> _Snapshot:
+    return _Snapshot(
+        cpu_seconds(system.envoy_pid),
+        None if system.python_pid is None else cpu_seconds(system.python_pid),
+        envoy_messages(system),
+        None if system.redis_url is None else redis_counts(system.redis_url),
+    )
+
+
+def measure(
+    system: System, request: bytes, directory: Path, *, connections: int, seconds: float
+) -> Sample:
+    """Load the system, and divide what it cost by the answers."""
+    before = _snapshot(system)
+    load = generate_load(system.port, request, directory, connections=connections, seconds=seconds)
+    time.sleep(_SETTLE_SECONDS)
+    after = _snapshot(system)
+    count = load.requests
+    python_us = scripts = reads = None
+    if before.python is not None and after.python is not None:
+        python_us = (after.python - before.python) / count * 1e6
+    if before.redis is not None and after.redis is not None:
+        scripts = (after.redis.scripts - before.redis.scripts) / count
+        reads = (after.redis.reads - before.redis.reads) / count
+    return Sample(
+        load=load,
+        envoy_cpu_us=(after.envoy - before.envoy) / count * 1e6,
+        python_cpu_us=python_us,
+        messages=(after.messages - before.messages) / count,
+        redis_scripts=scripts,
+        redis_reads=reads,
+    )
