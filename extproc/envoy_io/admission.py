@@ -148,7 +148,7 @@ class Admission:
             handle, verdict = await self._reserve(asked, facts)
         except RequestError as error:
             if error.status == _UNREADABLE:
-                # Not the client's mistake but our limit: the setting for unmetered requests decides.
+                # Our limit, not the client's mistake: the setting for unmetered requests decides.
                 allowed = self._policy.allows_unmetered
                 self._telemetry.unmetered("content_encoding", allowed=allowed)
                 if allowed:
