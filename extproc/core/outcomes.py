@@ -1,12 +1,13 @@
 """From what is known at the end of a request to exactly one settlement (the table of outcomes).
 
-| what happened                              | charge                    | knowledge |
-| ------------------------------------------ | ------------------------- | --------- |
-| complete, usage reported                   | the usage                 | KNOWN     |
-| complete, no usage                         | input + counted output    | COUNTED   |
-| stopped in the middle                      | input + counted output    | COUNTED   |
-| error answer without usage, no answer      | nothing                   | KNOWN     |
-| ended, metering saw nothing of it          | the reserve               | GUESSED   |
+| what happened                               | charge                 | knowledge |
+| ------------------------------------------- | ---------------------- | --------- |
+| complete, usage reported                    | the usage              | KNOWN     |
+| complete, no usage                          | input + counted output | COUNTED   |
+| stopped in the middle                       | input + counted output | COUNTED   |
+| produced, but in bytes that nobody can read | the reserve            | GUESSED   |
+| error answer without usage, no answer       | nothing                | KNOWN     |
+| ended, metering saw nothing of it           | the reserve            | GUESSED   |
 
 RPM is always kept. History is written only for the first row.
 """
@@ -49,6 +50,12 @@ def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
     if facts.error and not facts.saw_output:
         return release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING)
     input_tokens = handle.input_tokens if usage.input_tokens is None else usage.input_tokens
+    output_tokens = max(facts.counted_output_tokens, usage.output_tokens or 0)
+    knowledge = Knowledge.COUNTED
+    if facts.saw_output and output_tokens == 0:
+        # An unknown encoding, or a body too large to keep: what is not known keeps its reserve.
+        output_tokens = max(0, handle.reserved_tokens - input_tokens)
+        knowledge = Knowledge.GUESSED
     if facts.error:
         outcome = Outcome.UPSTREAM_BROKEN
     elif facts.ended:
@@ -59,8 +66,8 @@ def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
         handle,
         Source.METERING,
         input_tokens=input_tokens,
-        output_tokens=max(facts.counted_output_tokens, usage.output_tokens or 0),
-        knowledge=Knowledge.COUNTED,
+        output_tokens=output_tokens,
+        knowledge=knowledge,
         outcome=outcome,
         state=State.RECONCILING if facts.error else State.SETTLED,
     )

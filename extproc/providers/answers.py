@@ -101,7 +101,7 @@ class AnswerReader:
     def saw_output(self) -> bool:
         """True when something was produced; also for bytes that we cannot read."""
         self._read_json()
-        return self._answer.saw_output or not self.readable
+        return self._answer.saw_output or not self.readable or self._json.overflowed
 
     @property
     def error(self) -> bool:

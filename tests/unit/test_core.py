@@ -195,6 +195,13 @@ def test_an_error_in_mid_stream_is_charged_and_reconciled() -> None:
     assert end.outcome is Outcome.UPSTREAM_BROKEN
 
 
+def test_an_answer_that_nobody_can_read_keeps_the_reserve_as_a_guess() -> None:
+    end = settle_answer(HANDLE, facts(counted=0, saw_output=True))
+    assert end.input_tokens + end.output_tokens == HANDLE.reserved_tokens
+    assert end.knowledge is Knowledge.GUESSED
+    assert not end.writes_history
+
+
 def test_our_own_stop_keeps_at_least_the_reserve_as_a_guess() -> None:
     end = settle_interrupted(HANDLE, facts(counted=3, ended=False, finished=False))
     assert end.input_tokens + end.output_tokens == 1045
