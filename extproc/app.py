@@ -1,6 +1,7 @@
 """The composition root: builds every object once, starts and stops them in order."""
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Callable
@@ -124,6 +125,10 @@ async def serve(settings: Settings) -> None:
             extra={"grpc": settings.server.listen, "metrics": settings.server.metrics_listen},
         )
         await _announce_readiness(server, store, stop)
+        # What was built so far lives as long as the process: no collection need look at it again.
+        # Without this a full collection stops every stream for some 50 ms.
+        gc.collect()
+        gc.freeze()
         await stop.wait()
         log.info("stopping", extra={"settlements_under_way": settler.pending})
         grace = settings.server.shutdown_grace_seconds

@@ -9,6 +9,7 @@ client's text.
 import os
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -21,79 +22,120 @@ from extproc.core.reservations import SettleStatus as Status
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
 
+M = TypeVar("M", Counter, Histogram)
+
+
+def _children(metric: M) -> Callable[..., M]:
+    """The metric's children by label values; looking one up in the library takes a lock each time.
+
+    As many are kept as the library keeps itself: labels come from small sets.
+    """
+    known: dict[tuple[str, ...], M] = {}
+
+    def child(*values: str) -> M:
+        found = known.get(values)
+        if found is None:
+            found = known[values] = metric.labels(*values)
+        return found
+
+    return child
+
+
 class Metrics:
     """Implements core.ports.Telemetry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
-        self._admissions = Counter(
-            "tokenweir_admissions_total",
-            "Requests admitted, by service.",
-            ["service_id"],
-            registry=registry,
+        self._admissions = _children(
+            Counter(
+                "tokenweir_admissions_total",
+                "Requests admitted, by service.",
+                ["service_id"],
+                registry=registry,
+            )
         )
-        self._rejections = Counter(
-            "tokenweir_rejections_total",
-            "Requests answered 429, by service and by the limit that refused.",
-            ["service_id", "limit"],
-            registry=registry,
+        self._rejections = _children(
+            Counter(
+                "tokenweir_rejections_total",
+                "Requests answered 429, by service and by the limit that refused.",
+                ["service_id", "limit"],
+                registry=registry,
+            )
         )
-        self._refusals = Counter(
-            "tokenweir_refusals_total",
-            "Requests refused before any limit was asked, by reason.",
-            ["reason"],
-            registry=registry,
+        self._refusals = _children(
+            Counter(
+                "tokenweir_refusals_total",
+                "Requests refused before any limit was asked, by reason.",
+                ["reason"],
+                registry=registry,
+            )
         )
-        self._unmetered = Counter(
-            "tokenweir_unmetered_total",
-            "Requests that could not be metered, by reason and by what was done with them.",
-            ["reason", "action"],
-            registry=registry,
+        self._unmetered = _children(
+            Counter(
+                "tokenweir_unmetered_total",
+                "Requests that could not be metered, by reason and by what was done with them.",
+                ["reason", "action"],
+                registry=registry,
+            )
         )
-        self._failed_open = Counter(
-            "tokenweir_failed_open_total",
-            "Requests let through unmetered because a store did not answer.",
-            ["reason"],
-            registry=registry,
+        self._failed_open = _children(
+            Counter(
+                "tokenweir_failed_open_total",
+                "Requests let through unmetered because a store did not answer.",
+                ["reason"],
+                registry=registry,
+            )
         )
-        self._admission_seconds = Histogram(
-            "tokenweir_admission_seconds",
-            "Time from the request's arrival at tokenweir to the decision.",
-            ["decision"],
-            buckets=_LATENCY_BUCKETS,
-            registry=registry,
+        self._admission_seconds = _children(
+            Histogram(
+                "tokenweir_admission_seconds",
+                "Time from the request's arrival at tokenweir to the decision.",
+                ["decision"],
+                buckets=_LATENCY_BUCKETS,
+                registry=registry,
+            )
         )
-        self._settlement_seconds = Histogram(
-            "tokenweir_settlement_seconds",
-            "Time of one settle or release call.",
-            ["source"],
-            buckets=_LATENCY_BUCKETS,
-            registry=registry,
+        self._settlement_seconds = _children(
+            Histogram(
+                "tokenweir_settlement_seconds",
+                "Time of one settle or release call.",
+                ["source"],
+                buckets=_LATENCY_BUCKETS,
+                registry=registry,
+            )
         )
-        self._tokens = Counter(
-            "tokenweir_tokens_total",
-            "Tokens by service and kind: estimated_input and reserved at admission, used at "
-            "settlement.",
-            ["service_id", "kind"],
-            registry=registry,
+        self._tokens = _children(
+            Counter(
+                "tokenweir_tokens_total",
+                "Tokens by service and kind: estimated_input and reserved at admission, used at "
+                "settlement.",
+                ["service_id", "kind"],
+                registry=registry,
+            )
         )
-        self._settlements = Counter(
-            "tokenweir_settlements_total",
-            "Ends of reservations by who settled, how the request ended, and what was done.",
-            ["source", "outcome", "status"],
-            registry=registry,
+        self._settlements = _children(
+            Counter(
+                "tokenweir_settlements_total",
+                "Ends of reservations by who settled, how the request ended, and what was done.",
+                ["source", "outcome", "status"],
+                registry=registry,
+            )
         )
-        self._settlement_failures = Counter(
-            "tokenweir_settlement_failures_total",
-            "Settlements given up and left to the reaper.",
-            ["source"],
-            registry=registry,
+        self._settlement_failures = _children(
+            Counter(
+                "tokenweir_settlement_failures_total",
+                "Settlements given up and left to the reaper.",
+                ["source"],
+                registry=registry,
+            )
         )
-        self._endings = Counter(
-            "tokenweir_endings_total",
-            "Access log entries of metered requests by how the request ended.",
-            ["outcome"],
-            registry=registry,
+        self._endings = _children(
+            Counter(
+                "tokenweir_endings_total",
+                "Access log entries of metered requests by how the request ended.",
+                ["outcome"],
+                registry=registry,
+            )
         )
         self._open = Gauge(
             "tokenweir_open_reservations",
@@ -103,42 +145,42 @@ class Metrics:
         )
 
     def admitted(self, verdict: Admitted, *, seconds: float) -> None:
-        self._admissions.labels(verdict.root).inc()
-        self._tokens.labels(verdict.root, "estimated_input").inc(verdict.input_tokens)
-        self._tokens.labels(verdict.root, "reserved").inc(verdict.reserved_tokens)
-        self._admission_seconds.labels("admitted").observe(seconds)
+        self._admissions(verdict.root).inc()
+        self._tokens(verdict.root, "estimated_input").inc(verdict.input_tokens)
+        self._tokens(verdict.root, "reserved").inc(verdict.reserved_tokens)
+        self._admission_seconds("admitted").observe(seconds)
 
     def rejected(self, verdict: Rejected, *, seconds: float) -> None:
-        self._rejections.labels(verdict.root, verdict.refused_by).inc()
-        self._admission_seconds.labels("rejected").observe(seconds)
+        self._rejections(verdict.root, verdict.refused_by).inc()
+        self._admission_seconds("rejected").observe(seconds)
 
     def refused(self, reason: str) -> None:
-        self._refusals.labels(reason).inc()
+        self._refusals(reason).inc()
 
     def unmetered(self, reason: str, *, allowed: bool) -> None:
-        self._unmetered.labels(reason, "allowed" if allowed else "refused").inc()
+        self._unmetered(reason, "allowed" if allowed else "refused").inc()
 
     def failed_open(self, reason: str) -> None:
-        self._failed_open.labels(reason).inc()
+        self._failed_open(reason).inc()
 
     def settled(self, settlement: Settlement, result: SettleResult, *, seconds: float) -> None:
-        self._settlements.labels(
+        self._settlements(
             settlement.source.value, settlement.outcome.value, result.status.value
         ).inc()
-        self._settlement_seconds.labels(settlement.source.value).observe(seconds)
+        self._settlement_seconds(settlement.source.value).observe(seconds)
         if result.status is Status.APPLIED:
-            self._tokens.labels(settlement.root, "used").inc(result.charged_tokens)
+            self._tokens(settlement.root, "used").inc(result.charged_tokens)
         elif result.status is Status.IMPROVED:
             # A counter cannot go down: what a guess charged too much is shown on its own.
             change = result.charged_tokens - result.charged_before_tokens
             kind = "used" if change >= 0 else "given_back"
-            self._tokens.labels(settlement.root, kind).inc(abs(change))
+            self._tokens(settlement.root, kind).inc(abs(change))
 
     def settlement_failed(self, source: str) -> None:
-        self._settlement_failures.labels(source).inc()
+        self._settlement_failures(source).inc()
 
     def ended(self, outcome: Outcome | str) -> None:
-        self._endings.labels(str(outcome)).inc()
+        self._endings(str(outcome)).inc()
 
     def open_reservations(self, count: int) -> None:
         self._open.set(count)

@@ -108,7 +108,6 @@ class Admission:
         self._executor = executor
         self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
         self._read_limits = ReadLimits(max_decoded_bytes=policy.max_body_bytes)
-        self._deciding: set[asyncio.Task[Verdict]] = set()
 
     async def process(self, context: grpc.aio.ServicerContext) -> None:
         """One ext_proc stream."""
@@ -202,7 +201,7 @@ class Admission:
         return await asyncio.get_running_loop().run_in_executor(self._executor, read)
 
     async def _reserve(self, asked: _Asked, facts: RequestFacts) -> tuple[Handle, Verdict]:
-        """Ask for the reservation; whatever interrupts us, an answer that comes late is undone."""
+        """Ask for the reservation; if that is interrupted, give back what may have been taken."""
         handle = Handle(
             reservation_id=new_reservation_id(),
             root=asked.service_id,
@@ -226,36 +225,22 @@ class Admission:
             model=handle.model,
             request_id=handle.request_id,
         )
-        task = asyncio.ensure_future(reserve(request, store=self._store, limits=self._limits))
-        self._deciding.add(task)
-        task.add_done_callback(self._deciding.discard)
         try:
-            verdict = await asyncio.wait_for(asyncio.shield(task), self._policy.timeout_seconds)
+            async with asyncio.timeout(self._policy.timeout_seconds):
+                return handle, await reserve(request, store=self._store, limits=self._limits)
         except TimeoutError as error:
-            self._undo_later(task, handle)
+            self._give_back(handle)
             raise StoreUnavailableError("redis", "no decision in time", transient=True) from error
         except asyncio.CancelledError:
             # The client left, or Envoy gave up, while we were deciding: the access log will carry
-            # no handle, so this is the only place that can give back.
-            self._undo_later(task, handle)
+            # no handle, so this is the only place that can give back. The call may still be on its
+            # way; a release that overtakes it leaves a mark, and the late reserve takes nothing.
+            self._give_back(handle)
             raise
         except StoreUnavailableError as error:
             if error.maybe_applied:
                 self._give_back(handle)
             raise
-        return handle, verdict
-
-    def _undo_later(self, task: asyncio.Task[Verdict], handle: Handle) -> None:
-        def undo(done: asyncio.Task[Verdict]) -> None:
-            error = None if done.cancelled() else done.exception()
-            if error is None and not done.cancelled():
-                taken = isinstance(done.result(), Admitted)
-            else:
-                taken = not (isinstance(error, StoreUnavailableError) and not error.maybe_applied)
-            if taken:
-                self._give_back(handle)
-
-        task.add_done_callback(undo)
 
     def _give_back(self, handle: Handle) -> None:
         self._settler.submit(release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION))

@@ -68,6 +68,12 @@ def metadata_fields(metadata: Metadata, *, namespace: str) -> dict[str, object]:
     return fields
 
 
+def has_field(metadata: Metadata, *, namespace: str, key: str) -> bool:
+    """True when the namespace holds the key, whatever its value."""
+    holder = metadata.filter_metadata
+    return namespace in holder and key in holder[namespace].fields
+
+
 def fill_struct(struct: Struct, fields: Mapping[str, Field]) -> None:
     """Write flat fields into ``struct``."""
     for key, value in fields.items():

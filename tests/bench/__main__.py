@@ -11,7 +11,7 @@ from pathlib import Path
 
 from extproc.demo.processes import ChildError
 from tests.bench.burst import Burst, burst
-from tests.bench.measure import Sample, generate_load, measure
+from tests.bench.measure import Machine, Sample, generate_load, measure
 from tests.bench.report import flat, table, wrong
 from tests.bench.systems import (
     SERVICE,
@@ -106,13 +106,19 @@ def main() -> int:
     )
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     args = parser.parse_args()
+    machine = Machine()
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as name:
             samples, overshoot = _run(Path(name), seconds=args.seconds)
     except ChildError as error:
         _say(str(error))
         return 1
-    values = flat(samples, burst=overshoot, seconds=args.seconds)
+    values = flat(
+        samples,
+        burst=overshoot,
+        seconds=args.seconds,
+        others_percent=machine.others_percent(),
+    )
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(values, indent=2) + "\n")
     print(table(values))

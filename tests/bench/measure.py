@@ -1,6 +1,7 @@
 """One measurement: load from the generator, and what the processes and Redis did meanwhile."""
 
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -49,6 +50,30 @@ def cpu_seconds(pid: int) -> float:
         total += times.user + times.system
     ended = root.cpu_times()
     return total + ended.children_user + ended.children_system
+
+
+class Machine:
+    """How much of the machine other programs used since this object was made.
+
+    Ours are this process and all its children. Where others are busy, the numbers are worse and
+    less comparable, so a run says it.
+    """
+
+    def __init__(self) -> None:
+        self._wall, self._busy, self._own = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        times = psutil.cpu_times()
+        idle = times.idle + getattr(times, "iowait", 0.0)
+        return time.monotonic(), sum(times[:8]) - idle, cpu_seconds(os.getpid())
+
+    def others_percent(self) -> float:
+        """Per cent of all cores."""
+        wall, busy, own = self._now()
+        used = (busy - self._busy) - (own - self._own)
+        cores = os.cpu_count() or 1
+        return max(0.0, used / ((wall - self._wall) * cores) * 100)
 
 
 def redis_counts(url: str) -> RedisCounts:

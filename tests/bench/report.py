@@ -53,10 +53,13 @@ def _ratio(samples: Samples) -> float:
     return ours / empty
 
 
-def flat(samples: Mapping[str, Samples], *, burst: Burst, seconds: float) -> dict[str, Value]:
+def flat(
+    samples: Mapping[str, Samples], *, burst: Burst, seconds: float, others_percent: float
+) -> dict[str, Value]:
     """Every measured value under a key of its own; CPU in microseconds, latency in ms."""
     loaded, single, streams = (samples[phase] for phase in ("loaded", "single", "streams"))
     values: dict[str, Value] = {**_machine(), "seconds": seconds}
+    values["other_programs_cpu_percent"] = others_percent
     for name, sample in loaded.items():
         values[f"{name}_requests_per_second"] = sample.load.per_second
         values[f"{name}_envoy_cpu_us_per_request"] = sample.envoy_cpu_us
@@ -153,7 +156,8 @@ def table(values: Mapping[str, Value]) -> str:
         "Envoy runs one worker. The load generator, the upstream, Envoy, Python and Valkey share "
         f"the {values['machine_cores']} cores,",
         "so requests/s is of all of them together; CPU is counted per process, the generator's "
-        "not at all.",
+        f"not at all. Other programs used {shown('other_programs_cpu_percent', 0)} % of the "
+        "machine meanwhile: near 0, runs can be compared.",
         f"{values['date']}: {values['machine_cores']} cores ({values['machine_cpu']}), Python "
         f"{values['python_version']}, grpcio {values['grpcio_version']}, Envoy "
         f"{values['envoy_version']}",

@@ -351,48 +351,19 @@ async def _cancelled(bench: Bench, until: Callable[[], bool]) -> MemoryContext:
 async def test_a_client_that_leaves_while_we_decide_costs_nothing() -> None:
     bench = Bench(store=RecordingStore(gate=asyncio.Event()))
     context = await _cancelled(bench, lambda: bool(bench.store.reserved))
-    assert bench.store.gate is not None
-    bench.store.gate.set()
-    async with asyncio.timeout(2):
-        while not bench.store.released:
-            await asyncio.sleep(0)
+    await bench.settler.flush(timeout_seconds=1)
     assert context.written == []
     assert bench.store.released[0].reservation_id == bench.store.reserved[0].reservation_id
 
 
-async def test_a_rejection_that_comes_too_late_needs_no_release() -> None:
-    view = WindowView(limit=1, remaining=0, reset_ms=1)
-    verdict = Rejected(
-        root="svc",
-        refused_by="rpm",
-        requested_tokens=1,
-        requests=view,
-        tokens=view,
-        retry_after_ms=1,
-    )
-    bench = Bench(store=RecordingStore(gate=asyncio.Event(), verdicts=[verdict]))
-    await _cancelled(bench, lambda: bool(bench.store.reserved))
-    assert bench.store.gate is not None
-    bench.store.gate.set()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    await bench.settler.flush(timeout_seconds=1)
-    assert bench.store.released == []
-
-
-async def test_a_store_that_hangs_is_503_and_released_when_it_answers() -> None:
+async def test_a_store_that_hangs_is_503_and_released() -> None:
     bench = Bench(
         store=RecordingStore(gate=asyncio.Event()),
         policy=replace(POLICY, timeout_seconds=0.02),
     )
     reply = await bench.ask(message())
     assert reply.immediate_response.status.code == 503
-    assert bench.store.released == []
-    assert bench.store.gate is not None
-    bench.store.gate.set()
-    async with asyncio.timeout(2):
-        while not bench.store.released:
-            await asyncio.sleep(0)
+    assert bench.store.released[0].reservation_id == bench.store.reserved[0].reservation_id
 
 
 async def test_an_answer_that_cannot_be_written_is_released() -> None:
