@@ -6,6 +6,7 @@ environment later.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +23,9 @@ from extproc.core.errors import SettingsError
 
 ENV_PREFIX = "TOKENWEIR_"
 # Variables with our prefix that are not settings: the file's own path, and switches of the tests.
-_NOT_SETTINGS = ("TOKENWEIR_CONFIG", "TOKENWEIR_TEST_", "TOKENWEIR_ENVOY_", "TOKENWEIR_DEMO_")
+_NOT_SETTINGS = ("TOKENWEIR_CONFIG", "TOKENWEIR_TEST_", "TOKENWEIR_ENVOY_")
+# What a Kubernetes Service called "tokenweir" or "tokenweir-..." puts into every pod.
+_SERVICE_LINK = re.compile(r"TOKENWEIR_(\w+_)?(SERVICE_HOST|(SERVICE_)?PORT(_\w+)?)")
 
 
 def _listen_address(value: str) -> str:
@@ -174,6 +177,8 @@ def _check_env_names(environ: Mapping[str, str]) -> None:
     for name in environ:
         if not name.startswith(ENV_PREFIX) or name.startswith(_NOT_SETTINGS):
             continue
+        if "__" not in name and _SERVICE_LINK.fullmatch(name):
+            continue
         section_name, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
         section = Settings.model_fields.get(section_name)
         if section is None:
@@ -213,6 +218,8 @@ def load_settings(path: Path | None = None) -> Settings:
     except ValidationError as error:
         first: Any = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "settings"
-        raise SettingsError(key, first["msg"]) from error
+        is_unknown = first["type"] == "extra_forbidden"
+        text = "there is no such key" if is_unknown else first["msg"].removeprefix("Value error, ")
+        raise SettingsError(key, text) from error
     except ValueError as error:  # the TOML file or a JSON value in the environment is malformed
         raise SettingsError(str(path or "environment"), str(error)) from error

@@ -15,7 +15,14 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from extproc.core.reservations import Admitted, Outcome, Rejected, Settlement, SettleResult
+from extproc.core.reservations import (
+    Admitted,
+    Outcome,
+    Rejected,
+    Settlement,
+    SettleResult,
+    Source,
+)
 from extproc.core.reservations import SettleStatus as Status
 
 # Admission is meant to take about a millisecond; the tail shows a slow Redis (time-out 50 ms).
@@ -137,12 +144,14 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._open = Gauge(
-            "tokenweir_open_reservations",
-            "Reservations not yet ended, over all services, as the reaper last counted them.",
-            registry=registry,
-            multiprocess_mode="mostrecent",
-        )
+        # Made by the process that has something to say: a constant 0 would look like a good answer.
+        self._open: Gauge | None = None
+        self._last_sweep: Gauge | None = None
+        for reason in ("redis_unavailable", "sql_unavailable", "internal_error"):
+            self._refusals(reason)
+        self._failed_open("redis")
+        for source in Source:
+            self._settlement_failures(source.value)
 
     def admitted(self, verdict: Admitted, *, seconds: float) -> None:
         self._admissions(verdict.root).inc()
@@ -183,7 +192,21 @@ class Metrics:
         self._endings(str(outcome)).inc()
 
     def open_reservations(self, count: int) -> None:
+        if self._open is None or self._last_sweep is None:
+            self._open = Gauge(
+                "tokenweir_open_reservations",
+                "Reservations not yet ended, over all services, as the reaper last counted them.",
+                registry=self.registry,
+                multiprocess_mode="mostrecent",
+            )
+            self._last_sweep = Gauge(
+                "tokenweir_reaper_last_sweep_timestamp_seconds",
+                "Unix time of the reaper's last complete sweep.",
+                registry=self.registry,
+                multiprocess_mode="mostrecent",
+            )
         self._open.set(count)
+        self._last_sweep.set_to_current_time()
 
 
 def start_metrics_server(address: str, metrics: Metrics) -> Callable[[], None]:

@@ -40,12 +40,13 @@ from extproc.envoy_io.replies import (
     CONTINUE_REQUEST_TRAILERS,
     admitted_reply,
 )
-from extproc.providers.registry import read_request, wire_format_of
+from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 
 log = logging.getLogger("tokenweir.admission")
 
 _MAX_TEXT = 128
+_MAX_PATH_TEXT = 100
 # Status of a body in an encoding that we do not decode.
 _UNREADABLE = 415
 # Answers to messages that our include does not ask for; the kind of an answer must be the kind of
@@ -136,22 +137,14 @@ class Admission:
         # A query may hold a credential (Gemini's ?key=): cut off before anything is logged.
         path = (attributes.text("request.path") or "").partition("?")[0]
         asked = _Asked(path, (attributes.text("request.id") or "")[:_MAX_TEXT])
-        if wire_format_of(path) is None:
-            return _Answer(self._unmetered(asked, "path"))
         try:
             service_id = identify(self._policy.identity, attributes, message.metadata_context)
             asked = _Asked(path, asked.request_id, service_id)
             facts = await self._read(asked, attributes, message.request_body.body)
             if isinstance(facts, Unmetered):
-                return _Answer(self._unmetered(asked, facts.reason))
+                return _Answer(await self._unmetered(asked, facts))
             handle, verdict = await self._reserve(asked, facts)
         except RequestError as error:
-            if error.status == _UNREADABLE:
-                # Our limit, not the client's mistake: the setting for unmetered requests decides.
-                allowed = self._policy.allows_unmetered
-                self._telemetry.unmetered("content_encoding", allowed=allowed)
-                if allowed:
-                    return _Answer(CONTINUE_REQUEST_BODY)
             return _Answer(
                 self._refusals.bad_request(
                     error, path=path, service_id=asked.service_id, request_id=asked.request_id
@@ -196,9 +189,15 @@ class Admission:
                 limits=self._read_limits,
             )
 
-        if len(body) <= self._policy.count_inline_max_bytes:
-            return read()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, read)
+        try:
+            if len(body) <= self._policy.count_inline_max_bytes:
+                return read()
+            return await asyncio.get_running_loop().run_in_executor(self._executor, read)
+        except RequestError as error:
+            if error.status == _UNREADABLE and self._policy.allows_unmetered:
+                # Our limit, not the client's mistake.
+                return Unmetered("content_encoding")
+            raise
 
     async def _reserve(self, asked: _Asked, facts: RequestFacts) -> tuple[Handle, Verdict]:
         """Ask for the reservation; if that is interrupted, give back what may have been taken."""
@@ -245,20 +244,33 @@ class Admission:
     def _give_back(self, handle: Handle) -> None:
         self._settler.submit(release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION))
 
-    def _unmetered(self, asked: _Asked, reason: str) -> pb.ProcessingResponse:
+    async def _unmetered(self, asked: _Asked, facts: Unmetered) -> pb.ProcessingResponse:
+        """What cannot be counted follows the setting. Even where it may pass, the caller must be a
+        known and enabled service. Raises RequestError or StoreUnavailableError."""
         allowed = self._policy.allows_unmetered
-        self._telemetry.unmetered(reason, allowed=allowed)
-        if allowed:
-            return CONTINUE_REQUEST_BODY
-        error = RequestError(
-            403,
-            "unmetered_request",
-            "This request cannot be metered, and this gateway forwards metered requests only "
-            f"({reason}).",
+        self._telemetry.unmetered(facts.reason, allowed=allowed)
+        if not allowed:
+            raise RequestError(
+                403,
+                "unmetered_request",
+                f"{asked.path[:_MAX_PATH_TEXT]} is not a path whose tokens this gateway can count, "
+                "and it forwards nothing else.",
+            )
+        limit = (await self._limits.load(asked.service_id)).limit
+        if limit is None:
+            raise _service_error(ServiceRefused(ServiceState.UNKNOWN))
+        if not limit.enabled:
+            raise _service_error(ServiceRefused(ServiceState.DISABLED))
+        log.info(
+            "unmetered",
+            extra={
+                "reason": facts.reason,
+                "service_id": asked.service_id,
+                "path": asked.path[:_MAX_PATH_TEXT],
+                "request_id": asked.request_id,
+            },
         )
-        return self._refusals.bad_request(
-            error, path=asked.path, service_id=asked.service_id, request_id=asked.request_id
-        )
+        return CONTINUE_REQUEST_BODY
 
 
 def _delivered(handle: Handle, verdict: Admitted) -> Handle:

@@ -19,6 +19,8 @@ from extproc.providers.errors_shape import error_body
 log = logging.getLogger("tokenweir.admission")
 
 _MAX_LOGGED = 256
+# What a client can quote, and what the log line is found by.
+REQUEST_ID = "x-request-id"
 # OpenAI's words for the kinds of limit, as its clients know them.
 _ERROR_TYPES = {"rpm": "requests", "tpm": "tokens"}
 
@@ -57,7 +59,7 @@ class Refusals:
         return immediate(
             error.status,
             body,
-            headers={"content-type": "application/json"},
+            headers={"content-type": "application/json", REQUEST_ID: request_id},
             details=f"tokenweir_{error.code}",
         )
 
@@ -94,7 +96,7 @@ class Refusals:
         return immediate(
             429,
             body,
-            headers=rejected_headers(verdict),
+            headers=rejected_headers(verdict) | {REQUEST_ID: request_id},
             details=f"tokenweir_over_{verdict.refused_by}",
         )
 
@@ -140,6 +142,6 @@ class Refusals:
         return immediate(
             503,
             body,
-            headers=unavailable_headers(),
+            headers=unavailable_headers() | {REQUEST_ID: request_id},
             details=f"tokenweir_{error.store}_unavailable",
         )

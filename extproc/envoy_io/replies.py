@@ -73,6 +73,7 @@ def immediate(
             append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
         )
         for key, value in headers.items()
+        if value
     ]
     return pb.ProcessingResponse(
         immediate_response=pb.ImmediateResponse(

@@ -14,7 +14,7 @@ from extproc.core.errors import StoreUnavailableError
 from extproc.core.ports import OpenReservation, ReservationStore, Telemetry
 from extproc.core.reservations import Knowledge, Outcome, Settlement, SettleStatus, Source, State
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger("tokenweir.reaper")
 
 Policy = Literal["estimate", "release"]
 
@@ -48,7 +48,7 @@ class Reaper:
             try:
                 await self.sweep()
             except StoreUnavailableError as error:
-                logger.warning("reaper_sweep_failed", extra={"error": str(error)})
+                log.warning("reaper_sweep_failed", extra={"error": str(error)})
             try:
                 async with asyncio.timeout(self._interval):
                     await stop.wait()
@@ -120,10 +120,10 @@ class Reaper:
         if result.status is not SettleStatus.APPLIED:
             return 0  # its own end came, or another reaper, since we looked
         self._telemetry.settled(settlement, result, seconds=time.perf_counter() - started)
-        logger.warning(
+        log.warning(
             "reservation_expired",
             extra={
-                "root": reservation.root,
+                "service_id": reservation.root,
                 "reservation_id": reservation.reservation_id,
                 "overdue_ms": reservation.overdue_ms,
                 "policy": self._policy,

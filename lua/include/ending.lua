@@ -19,7 +19,12 @@ local function finish(id, rank, charge, state, outcome, source)
   local old_rank, reserved, before = tonumber(record[1]), tonumber(record[2]), tonumber(record[3])
   local old_outcome = record[4]
 
-  if rank <= old_rank then
+  if old_outcome == 'cut' and outcome == 'complete_estimated' and charge > before then
+    -- Metering lost the answer, but Envoy says that it went on to its end: what passed unseen must
+    -- not be free. The knowledge stays what it is.
+    rank = math.max(rank, old_rank)
+  elseif rank <= old_rank
+    or (old_outcome == 'complete_estimated' and outcome == 'cut' and charge <= before) then
     -- Tokens stay. A plain "cut" may still learn who cut it.
     if old_outcome == 'cut' and REASONS[outcome] then
       redis.call('HSET', KEYS[2], 'outcome', outcome)

@@ -41,6 +41,7 @@ def test_one_endpoint_shows_the_sum_of_all_processes(tmp_path: Path) -> None:
     text = _run(_SERVE.format(port=port), tmp_path)
     assert 'tokenweir_refusals_total{reason="store"} 6.0' in text
     assert "tokenweir_open_reservations 3.0" in text
+    assert "tokenweir_reaper_last_sweep_timestamp_seconds" in text
 
 
 def test_the_socket_is_closed_again() -> None:
@@ -50,5 +51,8 @@ def test_the_socket_is_closed_again() -> None:
     for _ in range(2):
         stop = start_metrics_server(f"127.0.0.1:{port}", Metrics())
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            assert b"tokenweir_open_reservations" in answer.read()
+            text = answer.read()
+        # What an alarm asks for is there from the start; what only the reaper knows is not.
+        assert b'tokenweir_failed_open_total{reason="redis"} 0.0' in text
+        assert b"tokenweir_open_reservations" not in text
         stop()

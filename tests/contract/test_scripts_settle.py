@@ -175,6 +175,29 @@ async def test_the_reason_of_a_cut_is_learnt_later_or_kept_from_before(
     assert inspect.used(minute)[1] == 15
 
 
+@pytest.mark.parametrize("first", ["metering", "ending"])
+async def test_what_passed_unseen_by_metering_is_not_free(
+    store: RedisReservationStore, inspect: Inspector, minute: str, first: str
+) -> None:
+    """Metering was cut off, but Envoy says that the answer went on to its end."""
+    cut = settlement("r1", 10, 5, knowledge=Knowledge.COUNTED, outcome=Outcome.CUT)
+    ended = settlement(
+        "r1",
+        10,
+        100,
+        knowledge=Knowledge.GUESSED,
+        outcome=Outcome.COMPLETE_ESTIMATED,
+        source=Source.ENDING,
+    )
+    for end in (cut, ended) if first == "metering" else (ended, cut):
+        await store.settle(end)
+    assert inspect.record("r1")["charged"] == str(RESERVED)
+    assert inspect.used(minute) == (1, RESERVED)
+    assert (await store.settle(ended)).status is SettleStatus.NOOP
+    assert (await store.settle(settlement("r1", 10, 50))).status is SettleStatus.IMPROVED
+    assert inspect.used(minute) == (1, 60)
+
+
 async def test_settling_goes_to_the_window_of_the_admission(
     store: RedisReservationStore, inspect: Inspector, minute: str
 ) -> None:

@@ -215,6 +215,7 @@ async def test_over_the_limit_is_429_with_headers_and_names_the_limit() -> None:
     assert headers["x-ratelimit-remaining-tokens"] == "3"
     assert headers["x-ratelimit-remaining-requests"] == "59"
     assert headers["x-ratelimit-reset-requests"] == "12s"
+    assert headers["x-request-id"] == "req-1"
     error = json.loads(reply.immediate_response.body)["error"]
     assert error["code"] == "rate_limit_exceeded"
     assert error["type"] == "tokens"
@@ -250,16 +251,37 @@ async def test_an_anthropic_client_gets_anthropics_error_shape() -> None:
 @pytest.mark.parametrize(("allowed", "word"), [(False, "refused"), (True, "allowed")])
 async def test_an_unknown_path_follows_the_setting_and_is_counted(allowed: bool, word: str) -> None:
     bench = Bench(policy=replace(POLICY, allows_unmetered=allowed))
+    limit = ServiceLimit(service_id="svc", rpm=1, tpm=1)
+    bench.limits.lookups.append(LimitLookup(limit, True))
     reply = await bench.ask(message(path="/v1/other?key=secret"))
-    assert bench.telemetry.lines[0] == f"unmetered path {word}"
+    assert bench.telemetry.lines[0] == f"unmetered unknown_path {word}"
     kind = "request_body" if allowed else "immediate_response"
     assert reply.WhichOneof("response") == kind
     assert bench.store.reserved == []
 
 
+@pytest.mark.parametrize(
+    ("service", "limit", "status"),
+    [
+        (None, None, 401),
+        ("svc", None, 403),
+        ("svc", ServiceLimit(service_id="svc", rpm=1, tpm=1, enabled=False), 403),
+    ],
+)
+async def test_unmetered_requests_too_need_a_known_and_enabled_service(
+    service: str | None, limit: ServiceLimit | None, status: int
+) -> None:
+    bench = Bench(policy=replace(POLICY, allows_unmetered=True))
+    bench.limits.lookups.append(LimitLookup(limit, True))
+    reply = await bench.ask(message(path="/v1/other", service=service))
+    assert reply.immediate_response.status.code == status
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 async def test_an_encoding_that_we_cannot_read_follows_the_setting(allowed: bool) -> None:
     bench = Bench(policy=replace(POLICY, allows_unmetered=allowed))
+    limit = ServiceLimit(service_id="svc", rpm=1, tpm=1)
+    bench.limits.lookups.append(LimitLookup(limit, True))
     request = message(b"\x0b\x02\x80compressed")
     fields = request.attributes["envoy.filters.http.ext_proc"].fields
     fields["request.headers['content-encoding']"].string_value = "br"
@@ -269,7 +291,7 @@ async def test_an_encoding_that_we_cannot_read_follows_the_setting(allowed: bool
         assert bench.telemetry.lines == ["unmetered content_encoding allowed"]
     else:
         assert reply.immediate_response.status.code == 415
-        assert bench.telemetry.lines[0] == "unmetered content_encoding refused"
+        assert bench.telemetry.lines == ["refused unsupported_content_encoding"]
     assert bench.store.reserved == []
 
 

@@ -75,6 +75,22 @@ def test_the_file_can_be_named_by_the_environment(
     assert load_settings().reaper.policy == "release"
 
 
+def test_the_variables_of_a_kubernetes_service_are_not_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (
+        "TOKENWEIR_SERVICE_HOST",
+        "TOKENWEIR_SERVICE_PORT",
+        "TOKENWEIR_SERVICE_PORT_GRPC",
+        "TOKENWEIR_PORT",
+        "TOKENWEIR_PORT_18070_TCP_ADDR",
+        "TOKENWEIR_SERVE_SERVICE_HOST",
+        "TOKENWEIR_SERVE_PORT_18070_TCP",
+    ):
+        monkeypatch.setenv(name, "tcp://10.0.0.1:18070")
+    assert load_settings().redis.timeout_ms == 50
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [
