@@ -20,7 +20,7 @@ from extproc.providers.tokens import warm_up
 from extproc.settings import HeaderSource, Settings
 from extproc.stores.batcher import RedisBatcher
 from extproc.stores.limit_lookup import CachedLimitSource
-from extproc.stores.limit_table import LimitTable
+from extproc.stores.policy_table import PolicyTable
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
 
@@ -95,7 +95,7 @@ async def serve(settings: Settings) -> None:
     store = RedisReservationStore(redis)
     limits = CachedLimitSource(
         redis,
-        LimitTable(database),
+        PolicyTable(database),
         cache_ttl_seconds=settings.limits.cache_ttl_seconds,
         negative_ttl_seconds=settings.limits.negative_ttl_seconds,
     )

@@ -115,7 +115,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_limits(commands: Any) -> None:
-    text = "show and change the limits of services"
+    from extproc.cli_policies import add_policy_verbs
+
+    text = "show and change limits: of services, and by policies"
     limits = commands.add_parser("limits", help=text, description=text)
     verbs = limits.add_subparsers(dest="verb", required=True, metavar="VERB")
     change = verbs.add_parser("set", help="set the limits of a service, creating it if needed")
@@ -129,6 +131,7 @@ def _add_limits(commands: Any) -> None:
     ):
         verbs.add_parser(verb, help=help_text).add_argument("service", metavar="SERVICE")
     verbs.add_parser("list", help="show all services")
+    add_policy_verbs(verbs)
     limits.set_defaults(run=_limits)
 
 

@@ -38,10 +38,11 @@ class Period(StrEnum):
 class Bucket:
     """One counter of one request.
 
-    ``label`` is "policy/dimension" and names it in answers. ``key`` is the complete Redis key
-    without the period (hash tag included), built by stores.keys. ``limit`` is in ``unit``;
-    ``capacity`` and ``refill_per_minute`` are a token bucket's, ``window_ms`` a sliding window's,
-    ``period_end_ms`` (Unix time) and ``period_id`` a contract cycle's.
+    ``label`` is "policy/dimension" and names it in answers and metrics. ``subject``, "scope:value",
+    is for people only: the value may be a client's text. ``key`` is the complete Redis key without
+    the period (hash tag included), built by stores.keys. ``limit`` is in ``unit``; ``capacity`` and
+    ``refill_per_minute`` are a token bucket's, ``window_ms`` a sliding window's, ``period_end_ms``
+    (Unix time) and ``period_id`` a contract cycle's.
     """
 
     label: str
@@ -57,3 +58,4 @@ class Bucket:
     period_end_ms: int = 0
     enforced: bool = True
     refuses: bool = True
+    subject: str = ""

@@ -78,7 +78,9 @@ def limit_fields(admitted: Admitted) -> dict[str, Field]:
     }
 
 
-def _window_fields(noun: str, view: WindowView) -> dict[str, Field]:
+def _window_fields(noun: str, view: WindowView | None) -> dict[str, Field]:
+    if view is None:
+        return {}
     return {
         f"limit_{noun}": str(view.limit),
         f"remaining_{noun}": str(max(0, view.remaining)),

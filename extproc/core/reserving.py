@@ -5,7 +5,9 @@ from dataclasses import replace
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.ports import LimitSource, ReservationStore
 from extproc.core.reservations import (
+    IdConflict,
     LimitsMissing,
+    LimitsStale,
     ReserveRequest,
     ServiceRefused,
     ServiceState,
@@ -27,8 +29,8 @@ async def reserve(
     taken, and the caller releases the id in case something was.
     """
     for _ in range(_ROUNDS):
-        verdict = await store.reserve(request)
-        if not isinstance(verdict, LimitsMissing):
+        verdict = await _ask(store, request)
+        if verdict is not None:
             return verdict
         found = await limits.load(request.root)
         if found.limit is None:
@@ -36,7 +38,15 @@ async def reserve(
         if not found.limit.enabled:
             return ServiceRefused(ServiceState.DISABLED)
         if not found.cached:
-            verdict = await store.reserve(replace(request, limit=found.limit))
-            if not isinstance(verdict, LimitsMissing):
+            verdict = await _ask(store, replace(request, limit=found.limit))
+            if verdict is not None:
                 return verdict
     raise StoreUnavailableError("redis", "the limits change faster than they load", transient=True)
+
+
+async def _ask(store: ReservationStore, request: ReserveRequest) -> Verdict | None:
+    """None: nothing was decided, because the limits are missing or others than the request's."""
+    verdict = await store.reserve(request)
+    if isinstance(verdict, IdConflict):
+        raise StoreUnavailableError("redis", "the reservation id is in use", transient=False)
+    return None if isinstance(verdict, LimitsMissing | LimitsStale) else verdict

@@ -93,6 +93,8 @@ def rejected_headers(verdict: Rejected) -> dict[str, str]:
     """
     headers = {"content-type": "application/json"}
     for noun, view in (("requests", verdict.requests), ("tokens", verdict.tokens)):
+        if view is None:
+            continue
         headers[f"x-ratelimit-limit-{noun}"] = str(view.limit)
         headers[f"x-ratelimit-remaining-{noun}"] = str(max(0, view.remaining))
         headers[f"x-ratelimit-reset-{noun}"] = duration_text(view.reset_ms)
@@ -117,6 +119,8 @@ def rejected_message(verdict: Rejected) -> str:
         view, noun, wanted = verdict.requests, "requests per minute (RPM)", 1
     else:
         view, noun, wanted = verdict.tokens, "tokens per minute (TPM)", verdict.requested_tokens
+    if view is None:
+        return f"Limit {verdict.refused_by} of {verdict.root} reached."
     used = view.limit - view.remaining
     if verdict.retry_after_ms is None:
         advice = "This request can never fit: make it smaller or have the limit raised."
