@@ -157,7 +157,9 @@ class Admission:
                     return _Answer(await self._unmetered(asked, facts))
                 handle, verdict = await self._reserve(asked, facts)
         except TimeoutError:
-            late = StoreUnavailableError("redis", "no decision in time", transient=True)
+            # Not Redis' word that it is away, so no reason to fail open: a body made to be slow to
+            # read would get through.
+            late = StoreUnavailableError("admission", "no decision in time", transient=True)
             return _Answer(
                 self._refusals.unavailable(
                     late, path=path, service_id=asked.service_id, request_id=asked.request_id

@@ -380,10 +380,10 @@ async def test_a_client_that_leaves_while_we_decide_costs_nothing() -> None:
     assert bench.store.released[0].reservation_id == bench.store.reserved[0].reservation_id
 
 
-async def test_a_store_that_hangs_is_503_and_released() -> None:
+async def test_a_decision_that_hangs_is_503_even_when_open_and_released() -> None:
     bench = Bench(
         store=RecordingStore(gate=asyncio.Event()),
-        policy=replace(POLICY, timeout_seconds=0.02),
+        policy=replace(POLICY, timeout_seconds=0.02, fails_open=True),
     )
     reply = await bench.ask(message())
     assert reply.immediate_response.status.code == 503
