@@ -100,6 +100,7 @@ async def serve(settings: Settings) -> None:
         negative_ttl_seconds=settings.limits.negative_ttl_seconds,
     )
     settler = Settler(store, metrics)
+    policy = _policy(settings)
     server = GrpcServer(
         listen=settings.server.listen,
         max_body_bytes=settings.server.max_body_bytes,
@@ -107,7 +108,7 @@ async def serve(settings: Settings) -> None:
     )
     server.register(
         admission=Admission(
-            _policy(settings),
+            policy,
             store=store,
             limits=limits,
             settler=settler,
@@ -115,7 +116,7 @@ async def serve(settings: Settings) -> None:
             executor=executor,
         ),
         metering=Metering(settler, is_stopping=drained.is_set),
-        ending=Ending(settler, metrics, stopping=drained),
+        ending=Ending(settler, metrics, identity=policy.identity, stopping=drained),
     )
     stop_metrics = _listen_metrics(settings.server.metrics_listen, metrics)
     try:

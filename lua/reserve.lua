@@ -98,14 +98,17 @@ local requests, tokens = redis.call('GET', requests_key), redis.call('GET', toke
 local used_requests, used_tokens = tonumber(requests or 0), tonumber(tokens or 0)
 local reset = 60000 - now % 60000
 
+-- What can never fit is said first: to come back for a request that is too large would be in vain.
 local refused_by
-if rpm == 0 or used_requests + 1 > rpm then
+local never = rpm == 0 or tpm == 0 or reserve > tpm
+if never then
+  refused_by = rpm == 0 and 'rpm' or 'tpm'
+elseif used_requests + 1 > rpm then
   refused_by = 'rpm'
-elseif tpm == 0 or used_tokens + reserve > tpm then
+elseif used_tokens + reserve > tpm then
   refused_by = 'tpm'
 end
 if refused_by then
-  local never = rpm == 0 or tpm == 0 or reserve > tpm
   return { 'rejected', refused_by, reserve, rpm, math.max(0, rpm - used_requests),
     tpm, math.max(0, tpm - used_tokens), reset, never and -1 or reset }
 end

@@ -1,5 +1,6 @@
 """Identifiers that enter Redis keys: validated once, at the edge."""
 
+import hashlib
 import re
 import secrets
 
@@ -18,3 +19,15 @@ def is_valid_id(value: str) -> bool:
 def new_reservation_id() -> str:
     """A fresh reservation id: 128 random bits as 32 hex digits; unguessable, never a client's."""
     return secrets.token_hex(16)
+
+
+def reservation_id_of(*, request_id: str, start_us: int, client: str) -> str:
+    """The reservation id of one request that Envoy received, 32 hex digits.
+
+    Both admission and the access log entry can compute it, so that a request which Envoy gave up
+    before it took our answer can still be released. A client may be able to choose the request id,
+    and meshes send one id with many calls; ``start_us`` (Unix microseconds at which Envoy received
+    the request) and ``client`` (address and port) make it one request's own.
+    """
+    parts = "\x00".join((request_id, str(start_us), client))
+    return hashlib.blake2s(parts.encode("utf-8", "replace"), digest_size=16).hexdigest()

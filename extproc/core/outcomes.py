@@ -21,7 +21,7 @@ from extproc.core.usage import Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFacts:
-    """What metering saw of an answer. ``ended`` is Envoy's end of stream, not our loop's end."""
+    """What metering saw of an answer. ``ended`` is Envoy's end of stream, not our loop's."""
 
     usage: Usage
     counted_output_tokens: int
@@ -29,6 +29,8 @@ class AnswerFacts:
     ended: bool
     finished: bool
     error: bool
+    # Part of it was in an encoding, or of a size, that we do not read.
+    unread: bool = False
 
 
 def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
@@ -52,9 +54,9 @@ def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
     input_tokens = handle.input_tokens if usage.input_tokens is None else usage.input_tokens
     output_tokens = max(facts.counted_output_tokens, usage.output_tokens or 0)
     knowledge = Knowledge.COUNTED
-    if facts.saw_output and output_tokens == 0:
-        # An unknown encoding, or a body too large to keep: what is not known keeps its reserve.
-        output_tokens = max(0, handle.reserved_tokens - input_tokens)
+    if facts.unread:
+        # What is not known keeps at least its reserve.
+        output_tokens = max(output_tokens, handle.reserved_tokens - input_tokens)
         knowledge = Knowledge.GUESSED
     if facts.error:
         outcome = Outcome.UPSTREAM_BROKEN
@@ -90,13 +92,19 @@ def settle_interrupted(handle: Handle, facts: AnswerFacts) -> Settlement:
 
 def release(handle: Handle, outcome: Outcome, source: Source) -> Settlement:
     """Nothing was produced: tokens go back, the request stays counted."""
-    return _settlement(
-        handle,
-        source,
+    return release_of(handle.reservation_id, handle.root, outcome, source)
+
+
+def release_of(reservation_id: str, root: str, outcome: Outcome, source: Source) -> Settlement:
+    """The same without a handle, for a reservation that may not even exist."""
+    return Settlement(
+        reservation_id=reservation_id,
+        root=root,
         input_tokens=0,
         output_tokens=0,
         knowledge=Knowledge.KNOWN,
         outcome=outcome,
+        source=source,
         state=State.RELEASED,
     )
 

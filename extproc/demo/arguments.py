@@ -5,8 +5,8 @@ import argparse
 from pathlib import Path
 
 
-def add_up_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options that say where the stack listens and which provider it calls."""
+def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that say where the stack listens and what it leaves behind."""
     parser.add_argument(
         "--envoy-port", type=int, metavar="PORT", help="where Envoy listens (default: a free port)"
     )
@@ -17,6 +17,10 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep the database, the configuration and the logs here (default: a temporary folder)",
     )
+
+
+def add_upstream_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that say which provider the stack calls."""
     parser.add_argument("--upstream", metavar="URL", help="a real provider instead of the fake one")
     parser.add_argument(
         "--upstream-key-env",

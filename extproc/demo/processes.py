@@ -8,10 +8,13 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from extproc.core.errors import SettingsError
 
 _POLL_SECONDS = 0.02
 _TAIL_BYTES = 6000
@@ -30,6 +33,22 @@ def free_ports(count: int) -> list[int]:
             held.bind(("127.0.0.1", 0))
             ports.append(int(held.getsockname()[1]))
         return ports
+
+
+def check_port(option: str, port: int) -> None:
+    """Raise SettingsError that names ``option`` when nobody can listen on ``port`` of loopback.
+
+    Asked before Envoy starts: it shares its port with any other Envoy and says nothing.
+    """
+    if not 0 < port < 65536:
+        raise SettingsError(option, f"{port} is not between 1 and 65535")
+    with socket.socket() as probe:
+        # As servers do: a port whose last connections are just being forgotten can be had.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise SettingsError(option, f"{port} cannot be had: {error.strerror}") from error
 
 
 class Child:
@@ -140,6 +159,22 @@ def run_to_end(
         output = (done.stdout + done.stderr).decode(errors="replace")
         raise ChildError(f"{name} ended with status {done.returncode}\n{output}")
     return done.stdout.decode()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Inside, SIGINT and SIGTERM are ignored. Only the main thread can say so; elsewhere they do
+    not arrive anyway."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def clean_environment() -> dict[str, str]:

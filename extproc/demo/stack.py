@@ -3,14 +3,11 @@
 The end-to-end tests use the same class as ``tokenweir up`` and ``tokenweir demo``.
 """
 
-import argparse
 import asyncio
 import http.client
 import shutil
-import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,13 +19,19 @@ import redis
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.demo.envoy_binary import envoy_command
-from extproc.demo.processes import Child, ChildError, clean_environment, free_ports, run_to_end
+from extproc.demo.processes import (
+    Child,
+    clean_environment,
+    free_ports,
+    run_to_end,
+    uninterrupted,
+)
 from extproc.demo.valkey import valkey_command
 from extproc.envoyconfig import RenderOptions, to_yaml
 from extproc.envoyconfig.messages import TOKENWEIR_CLUSTER
 
-_UP_LIMITS = {"svc-chat": (600, 100_000), "svc-small": (5, 1_000)}
-DEFAULT_SERVICES = tuple(_UP_LIMITS)
+DEFAULT_LIMITS = {"svc-chat": (600, 100_000), "svc-small": (5, 1_000)}
+DEFAULT_SERVICES = tuple(DEFAULT_LIMITS)
 # A unix socket's path must fit into 108 bytes (sun_path of unix(7)), its final zero included.
 _MAX_SOCKET_PATH = 107
 _OK = 200
@@ -48,7 +51,8 @@ def demo_key(service_id: str) -> str:
 class Stack:
     """One running set of processes. Use it with ``with``, ``async with``, or start() and stop().
 
-    ``run_dir``: where everything is written; without it a temporary folder, removed by stop().
+    ``run_dir``: where everything is written; without it a temporary folder, removed by stop()
+    (``is_temporary``).
     ``services``: ids that clients can be, by the key ``demo_key(id)``; limits are the caller's.
     ``upstream_url``: a provider to call instead of the fake one, with ``upstream_headers`` set on
     each request (Envoy's %ENVIRONMENT(NAME)% keeps a key out of every file and log).
@@ -74,11 +78,13 @@ class Stack:
         envoy_concurrency: int = 1,
         with_work: bool = True,
     ) -> None:
-        self._is_temporary = run_dir is None
+        self.is_temporary = run_dir is None
         self.run_dir = (run_dir or Path(tempfile.mkdtemp(prefix="tokenweir-"))).absolute()
         self.run_dir.mkdir(parents=True, exist_ok=True)
         valkey, provider, grpc_port, metrics, admin, envoy = free_ports(6)
         self.services = tuple(services)
+        self.upstream_headers = dict(upstream_headers or {})
+        self.has_real_upstream = upstream_url is not None
         self.redis_url = redis_url or f"redis://127.0.0.1:{valkey}/0"
         self.database_url = database_url or f"sqlite:///{self.run_dir / 'tokenweir.db'}"
         self.provider_url = upstream_url or f"http://127.0.0.1:{provider}"
@@ -111,7 +117,7 @@ class Stack:
         }
         self._options = {
             "upstream_url": self.provider_url,
-            "upstream_headers": dict(upstream_headers or {}),
+            "upstream_headers": self.upstream_headers,
             "listen_port": self.envoy_port,
             "admin_port": admin,
             "tokenweir_address": self.grpc_address,
@@ -152,12 +158,16 @@ class Stack:
             raise
 
     def stop(self) -> None:
-        """Stop everything in order, and remove the run directory when it was temporary."""
-        for name in _STOP_ORDER:
-            if name in self._children:
-                self._children[name].stop(deadline_s=_STOP_SECONDS)
-        if self._is_temporary:
-            shutil.rmtree(self.run_dir, ignore_errors=True)
+        """Stop everything in order, and remove the run directory when it was temporary.
+
+        An impatient second Ctrl-C waits for the end of it: it would leave children behind.
+        """
+        with uninterrupted():
+            for name in _STOP_ORDER:
+                if name in self._children:
+                    self._children[name].stop(deadline_s=_STOP_SECONDS)
+            if self.is_temporary:
+                shutil.rmtree(self.run_dir, ignore_errors=True)
 
     def child(self, name: str) -> Child:
         """One of valkey, provider, serve, work, envoy. KeyError when this stack has it not."""
@@ -295,78 +305,3 @@ def _is_serving(address: str) -> bool:
         except grpc.RpcError:
             return False
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
-
-
-def stack_from_args(args: argparse.Namespace, *, services: Sequence[str]) -> Stack:
-    """The stack that the options of ``arguments.add_up_arguments`` describe."""
-    headers: dict[str, str] = {}
-    if args.upstream and args.upstream_key_env:
-        key = f"%ENVIRONMENT({args.upstream_key_env})%"
-        bearer = args.upstream_key_header == "authorization"
-        headers[args.upstream_key_header] = f"Bearer {key}" if bearer else key
-    return Stack(
-        run_dir=args.run_dir,
-        services=services,
-        envoy_port=args.envoy_port,
-        upstream_url=args.upstream,
-        upstream_headers=headers,
-        envoy_options={"profile": args.profile},
-    )
-
-
-def up(args: argparse.Namespace) -> int:
-    """Run the stack until Ctrl-C or SIGTERM; exit status 1 when it does not start."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with stack_from_args(args, services=DEFAULT_SERVICES) as stack:
-            for service, (rpm, tpm) in _UP_LIMITS.items():
-                stack.set_limits(service, rpm=rpm, tpm=tpm)
-            print(_welcome(stack), flush=True)
-            _wait_for_interrupt()
-            print("\nstopping", flush=True)
-    except ChildError as error:
-        print(f"tokenweir up: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _wait_for_interrupt() -> None:
-    try:
-        while True:
-            time.sleep(3600)
-    except KeyboardInterrupt:
-        # A second one must not leave children behind.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-
-
-def _welcome(stack: Stack) -> str:
-    chat, small = (demo_key(service) for service in DEFAULT_SERVICES)
-    post = f"curl -si {stack.base_url}/v1"
-    message = '"messages":[{"role":"user","content":"Hello"}]'
-    json_type = "-H 'content-type: application/json'"
-    limits = "\n".join(
-        f"  {demo_key(service)}  {rpm} requests and {tpm} tokens a minute"
-        for service, (rpm, tpm) in _UP_LIMITS.items()
-    )
-    return f"""\
-Envoy      {stack.base_url}
-provider   {stack.provider_url}
-metrics    {stack.metrics_url}
-admin      {stack.admin_url} (Envoy's own)
-Redis      {stack.redis_url}
-database   {stack.database_url}
-logs       {stack.run_dir}
-
-API keys
-{limits}
-
-Try
-  {post}/chat/completions -H 'authorization: Bearer {chat}' {json_type} \\
-    -d '{{"model":"gpt-4o",{message}}}'
-  {post}/chat/completions -N -H 'authorization: Bearer {chat}' {json_type} \\
-    -H 'x-fake: output=40;chunk_delay_ms=50' -d '{{"model":"gpt-4o","stream":true,{message}}}'
-  {post}/messages -H 'x-api-key: {small}' {json_type} \\
-    -d '{{"model":"claude-opus-4-8","max_tokens":900,{message}}}'
-
-Ctrl-C stops everything."""

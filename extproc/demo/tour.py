@@ -15,12 +15,11 @@ from typing import Any
 import anthropic
 import openai
 
-from extproc.core.errors import SettingsError
 from extproc.core.reservations import Outcome
 from extproc.demo.books import Books, Record, Totals, chargeable_tokens
 from extproc.demo.fake_provider import JournalEntry
-from extproc.demo.processes import ChildError
-from extproc.demo.stack import Stack, demo_key, stack_from_args
+from extproc.demo.processes import ChildError, check_port
+from extproc.demo.stack import Stack, demo_key
 from extproc.demo.table import Row, header, line
 
 CHAT, RPM, TPM, CHANGED = "demo-chat", "demo-rpm", "demo-tpm", "demo-changed"
@@ -325,13 +324,18 @@ async def _run(stack: Stack) -> int:
 
 def demo(args: argparse.Namespace) -> int:
     """Start the stack, take the tour, stop the stack. Exit status 1 when the books do not balance
-    or the stack does not start."""
-    if args.upstream:
-        raise SettingsError("--upstream", "the tour compares with the fake provider's journal")
+    or the stack does not start. Raises SettingsError for a port that cannot be had."""
+    if args.envoy_port is not None:
+        check_port("--envoy-port", args.envoy_port)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print("starting Valkey, the provider, the server, the reaper and Envoy ...", flush=True)
     try:
-        with stack_from_args(args, services=_SERVICES) as stack:
+        with Stack(
+            run_dir=args.run_dir,
+            services=_SERVICES,
+            envoy_port=args.envoy_port,
+            envoy_options={"profile": args.profile},
+        ) as stack:
             for service, (rpm, tpm) in _LIMITS.items():
                 stack.set_limits(service, rpm=rpm, tpm=tpm)
             print(f"Envoy listens on {stack.base_url}\n\n{header()}", flush=True)

@@ -16,7 +16,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.errors import RequestError, StoreUnavailableError
 from extproc.core.handles import Handle
-from extproc.core.ids import new_reservation_id
+from extproc.core.ids import new_reservation_id, reservation_id_of
 from extproc.core.outcomes import release
 from extproc.core.ports import LimitSource, ReservationStore, Telemetry
 from extproc.core.reservations import (
@@ -31,7 +31,7 @@ from extproc.core.reservations import (
 )
 from extproc.core.reserving import reserve
 from extproc.core.settler import Settler
-from extproc.envoy_io.attributes import Attributes
+from extproc.envoy_io.attributes import MALFORMED, Attributes
 from extproc.envoy_io.identity import IdentitySource, identify
 from extproc.envoy_io.refusals import Refusals
 from extproc.envoy_io.replies import (
@@ -77,6 +77,7 @@ class _Asked:
 
     path: str
     request_id: str
+    reservation_id: str
     service_id: str = ""
 
 
@@ -116,12 +117,17 @@ class Admission:
             message: pb.ProcessingRequest = await context.read()
             if message is grpc.aio.EOF:
                 return
+            if message is MALFORMED:
+                break
             kind = message.WhichOneof("request")
             if kind == "request_body":
                 break
             if kind not in _OTHER_KINDS:
                 return
             await context.write(_OTHER_KINDS[kind])
+        if message is MALFORMED:
+            await context.write(self._refusals.unreadable())
+            return
         answer = await self._answer(message)
         delivered = False
         try:
@@ -136,14 +142,29 @@ class Admission:
         attributes = Attributes(message)
         # A query may hold a credential (Gemini's ?key=): cut off before anything is logged.
         path = (attributes.text("request.path") or "").partition("?")[0]
-        asked = _Asked(path, (attributes.text("request.id") or "")[:_MAX_TEXT])
+        request_id = (attributes.text("request.id") or "")[:_MAX_TEXT]
+        asked = _Asked(path, request_id, reservation_id_from(attributes, request_id))
         try:
-            service_id = identify(self._policy.identity, attributes, message.metadata_context)
-            asked = _Asked(path, asked.request_id, service_id)
-            facts = await self._read(asked, attributes, message.request_body.body)
-            if isinstance(facts, Unmetered):
-                return _Answer(await self._unmetered(asked, facts))
-            handle, verdict = await self._reserve(asked, facts)
+            service_id = identify(
+                self._policy.identity,
+                header=attributes.header,
+                metadata=message.metadata_context,
+            )
+            asked = replace(asked, service_id=service_id)
+            async with asyncio.timeout(self._policy.timeout_seconds):
+                facts = await self._read(asked, attributes, message.request_body.body)
+                if isinstance(facts, Unmetered):
+                    return _Answer(await self._unmetered(asked, facts))
+                handle, verdict = await self._reserve(asked, facts)
+        except TimeoutError:
+            # Not Redis' word that it is away, so no reason to fail open: a body made to be slow to
+            # read would get through.
+            late = StoreUnavailableError("admission", "no decision in time", transient=True)
+            return _Answer(
+                self._refusals.unavailable(
+                    late, path=path, service_id=asked.service_id, request_id=asked.request_id
+                )
+            )
         except RequestError as error:
             return _Answer(
                 self._refusals.bad_request(
@@ -190,7 +211,9 @@ class Admission:
             )
 
         try:
-            if len(body) <= self._policy.count_inline_max_bytes:
+            # A compressed body is small only before it is read.
+            is_plain = not attributes.header("content-encoding")
+            if is_plain and len(body) <= self._policy.count_inline_max_bytes:
                 return read()
             return await asyncio.get_running_loop().run_in_executor(self._executor, read)
         except RequestError as error:
@@ -202,7 +225,7 @@ class Admission:
     async def _reserve(self, asked: _Asked, facts: RequestFacts) -> tuple[Handle, Verdict]:
         """Ask for the reservation; if that is interrupted, give back what may have been taken."""
         handle = Handle(
-            reservation_id=new_reservation_id(),
+            reservation_id=asked.reservation_id,
             root=asked.service_id,
             wire_format=facts.wire_format,
             model=facts.model[:_MAX_TEXT].encode("utf-8", "replace").decode(),
@@ -225,15 +248,10 @@ class Admission:
             request_id=handle.request_id,
         )
         try:
-            async with asyncio.timeout(self._policy.timeout_seconds):
-                return handle, await reserve(request, store=self._store, limits=self._limits)
-        except TimeoutError as error:
-            self._give_back(handle)
-            raise StoreUnavailableError("redis", "no decision in time", transient=True) from error
+            return handle, await reserve(request, store=self._store, limits=self._limits)
         except asyncio.CancelledError:
-            # The client left, or Envoy gave up, while we were deciding: the access log will carry
-            # no handle, so this is the only place that can give back. The call may still be on its
-            # way; a release that overtakes it leaves a mark, and the late reserve takes nothing.
+            # The client left, Envoy gave up, or the time is over. The call may still be on its way;
+            # a release that overtakes it leaves a mark, and the late reserve takes nothing.
             self._give_back(handle)
             raise
         except StoreUnavailableError as error:
@@ -271,6 +289,14 @@ class Admission:
             },
         )
         return CONTINUE_REQUEST_BODY
+
+
+def reservation_id_from(attributes: Attributes, request_id: str) -> str:
+    """The id that the ending can compute too; a random one where the include is an older one."""
+    start_us, client = attributes.time_us("request.time"), attributes.text("source.address")
+    if start_us is None or client is None or not request_id:
+        return new_reservation_id()
+    return reservation_id_of(request_id=request_id, start_us=start_us, client=client)
 
 
 def _delivered(handle: Handle, verdict: Admitted) -> Handle:

@@ -4,14 +4,30 @@ Source: Envoy's ext_proc API; attributes arrive in one Struct under the filter's
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from envoy.config.core.v3.base_pb2 import Metadata
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
+from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from extproc.core.handles import Field
 
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# Stands for a message that is no valid protobuf: Envoy puts header bytes into string fields as they
+# are, so a client can cause it with a header that is not UTF-8.
+MALFORMED = ProcessingRequest()
+
+
+def read_request(data: bytes) -> ProcessingRequest:
+    """Deserialise one message; MALFORMED when it cannot be read."""
+    try:
+        return ProcessingRequest.FromString(data)
+    except DecodeError:
+        return MALFORMED
 
 
 class Attributes:
@@ -32,6 +48,15 @@ class Attributes:
         if value is None or value.WhichOneof("kind") != "string_value":
             return None
         return str(value.string_value)
+
+    def time_us(self, name: str) -> int | None:
+        """A time attribute such as ``request.time``, in Unix microseconds."""
+        try:
+            moment = datetime.fromisoformat(self.text(name) or "")
+        except ValueError:
+            return None
+        since = moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH
+        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
     def header(self, name: str) -> str | None:
         """A request header that the include lists in ``request_attributes``."""

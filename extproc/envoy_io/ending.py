@@ -6,6 +6,7 @@ reason of a cut, and the reaper is the net below.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import grpc
 from envoy.data.accesslog.v3.accesslog_pb2 import (
@@ -15,12 +16,16 @@ from envoy.data.accesslog.v3.accesslog_pb2 import (
 )
 from envoy.service.accesslog.v3 import als_pb2
 
+from extproc.core.errors import RequestError
 from extproc.core.handles import METERED_KEY, NAMESPACE, handle_from_fields
-from extproc.core.outcomes import settle_ending
+from extproc.core.ids import reservation_id_of
+from extproc.core.outcomes import release_of, settle_ending
 from extproc.core.ports import Telemetry
-from extproc.core.reservations import Outcome
+from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import has_field, metadata_fields
+from extproc.envoy_io.identity import IdentitySource, identify
+from extproc.envoy_io.refusals import DETAILS_PREFIX
 
 log = logging.getLogger("tokenweir.ending")
 
@@ -33,8 +38,14 @@ _NEVER_SENT_FLAGS = (
     "no_cluster_found",
     "dns_resolution_failure",
 )
-_CLIENT_GONE_FLAGS = ("downstream_connection_termination", "downstream_remote_reset")
+_CLIENT_GONE_FLAGS = (
+    "downstream_connection_termination",
+    "downstream_remote_reset",
+    "downstream_protocol_error",
+)
 _VIA_UPSTREAM = "via_upstream"
+# The response code of an entry whose client got no answer at all.
+_NOTHING_SENT = 0
 _BROKEN_FLAGS = (
     "upstream_connection_termination",
     "upstream_remote_reset",
@@ -57,18 +68,22 @@ def outcome_of(entry: HTTPAccessLogEntry) -> Outcome:
     common, response = entry.common_properties, entry.response
     flags = common.response_flags
     code = response.response_code.value
-    called = common.HasField("time_to_first_upstream_tx_byte")
+    called = _was_called(entry)
     answered = common.HasField("time_to_first_upstream_rx_byte") and 200 <= code < 300
     if _any(flags, _NEVER_SENT_FLAGS):
         return Outcome.UPSTREAM_REFUSED
-    if _any(flags, _CLIENT_GONE_FLAGS):
+    if _any(flags, _CLIENT_GONE_FLAGS) or code == _NOTHING_SENT:
         # After the upstream was called it may well have worked on, answer seen or not.
         return Outcome.CLIENT_GONE if called else Outcome.NOT_FORWARDED
     if not called:
         return Outcome.NOT_FORWARDED
     if answered:
-        broken = _any(flags, _BROKEN_FLAGS)
-        return Outcome.UPSTREAM_BROKEN if broken else Outcome.COMPLETE_ESTIMATED
+        if _any(flags, _BROKEN_FLAGS):
+            return Outcome.UPSTREAM_BROKEN
+        # An HTTP/2 client that resets its stream with NO_ERROR leaves no flag, only an answer
+        # whose last byte never came.
+        whole = common.HasField("time_to_last_upstream_rx_byte")
+        return Outcome.COMPLETE_ESTIMATED if whole else Outcome.CLIENT_GONE
     if flags.upstream_request_timeout or flags.duration_timeout or flags.stream_idle_timeout:
         # It has our request and may have answered it in full, a moment too late.
         return Outcome.UPSTREAM_BROKEN
@@ -88,6 +103,10 @@ def is_undelivered(entry: HTTPAccessLogEntry) -> bool:
     )
 
 
+def _was_called(entry: HTTPAccessLogEntry) -> bool:
+    return bool(entry.common_properties.HasField("time_to_first_upstream_tx_byte"))
+
+
 def _any(flags: ResponseFlags, names: tuple[str, ...]) -> bool:
     return any(getattr(flags, name) for name in names)
 
@@ -95,8 +114,16 @@ def _any(flags: ResponseFlags, names: tuple[str, ...]) -> bool:
 class Ending:
     """Reads access log streams, one per Envoy worker."""
 
-    def __init__(self, settler: Settler, telemetry: Telemetry, *, stopping: asyncio.Event) -> None:
+    def __init__(
+        self,
+        settler: Settler,
+        telemetry: Telemetry,
+        *,
+        identity: Sequence[IdentitySource],
+        stopping: asyncio.Event,
+    ) -> None:
         self._settler = settler
+        self._identity = identity
         self._telemetry = telemetry
         self._stopping = stopping
 
@@ -132,7 +159,39 @@ class Ending:
             return
         handle = handle_from_fields(metadata_fields(common.metadata, namespace=NAMESPACE))
         if handle is None:
+            self._release_undelivered(entry)
             return
         outcome = outcome_of(entry)
         self._telemetry.ended(outcome.value)
         self._settler.submit(settle_ending(handle, outcome, undelivered=is_undelivered(entry)))
+
+    def _release_undelivered(self, entry: HTTPAccessLogEntry) -> None:
+        """A request without a handle that was never sent on: Envoy may have given it up (the client
+        left, a time-out) at the very moment when we admitted it. Release what there may be."""
+        if _was_called(entry) or DETAILS_PREFIX in entry.response.response_code_details:
+            return  # it was sent on unmetered, or it is our own refusal
+        common, request = entry.common_properties, entry.request
+        address = common.downstream_remote_address.socket_address
+        if not request.request_id or not address.address:
+            return
+        try:
+            service_id = identify(
+                self._identity, header=request.request_headers.get, metadata=common.metadata
+            )
+        except RequestError:
+            return
+        start = common.start_time
+        host = f"[{address.address}]" if ":" in address.address else address.address
+        self._telemetry.ended("undelivered")
+        self._settler.submit(
+            release_of(
+                reservation_id_of(
+                    request_id=request.request_id,
+                    start_us=start.seconds * 1_000_000 + start.nanos // 1000,
+                    client=f"{host}:{address.port_value}",
+                ),
+                service_id,
+                Outcome.NOT_FORWARDED,
+                Source.ENDING,
+            )
+        )

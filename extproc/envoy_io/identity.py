@@ -4,14 +4,16 @@ Either dynamic metadata written by Envoy's own authentication filters, or a head
 removes from every client's request before a trusted filter sets it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from envoy.config.core.v3.base_pb2 import Metadata
 
 from extproc.core.errors import RequestError
 from extproc.core.ids import is_valid_id
-from extproc.envoy_io.attributes import Attributes, metadata_text
+from extproc.envoy_io.attributes import metadata_text
+
+Headers = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class FromMetadata:
     namespace: str
     path: tuple[str, ...]
 
-    def read(self, attributes: Attributes, metadata: Metadata) -> str | None:
+    def read(self, header: Headers, metadata: Metadata) -> str | None:
         return metadata_text(metadata, namespace=self.namespace, path=self.path)
 
 
@@ -31,21 +33,22 @@ class FromHeader:
 
     name: str
 
-    def read(self, attributes: Attributes, metadata: Metadata) -> str | None:
-        return attributes.header(self.name)
+    def read(self, header: Headers, metadata: Metadata) -> str | None:
+        return header(self.name)
 
 
 IdentitySource = FromMetadata | FromHeader
 
 
-def identify(sources: Sequence[IdentitySource], attributes: Attributes, metadata: Metadata) -> str:
+def identify(sources: Sequence[IdentitySource], *, header: Headers, metadata: Metadata) -> str:
     """The service id of a request: the first source that is present decides.
 
+    ``header`` gives a request header by its name in lower case, None when it is absent.
     Raises RequestError: 401 when no source is present, 400 when the one that is holds no valid id.
     A malformed id is not echoed: it may be a credential in the wrong place.
     """
     for source in sources:
-        value = source.read(attributes, metadata)
+        value = source.read(header, metadata)
         if value is None:
             continue
         if not is_valid_id(value):

@@ -133,6 +133,9 @@ class _Answer:
 
     def _on_body(self, body: pb.HttpBody) -> pb.ProcessingResponse:
         assert self._reader is not None
+        if self._is_stopping():
+            # We may be cut before the next chunk: let no byte depend on us any longer.
+            self._reader.stop_hiding()
         replacement = self._reader.feed(body.body, end=body.end_of_stream)
         if body.end_of_stream:
             self._settle(ended=True)
@@ -150,6 +153,7 @@ class _Answer:
             ended=ended,
             finished=self._reader.complete,
             error=self._reader.error,
+            unread=self._reader.unread,
         )
         if not ended and self._is_stopping():
             # We stop, not the answer: the rest passes unseen, so the reserve is the better guess.

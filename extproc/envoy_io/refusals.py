@@ -21,6 +21,8 @@ log = logging.getLogger("tokenweir.admission")
 _MAX_LOGGED = 256
 # What a client can quote, and what the log line is found by.
 REQUEST_ID = "x-request-id"
+# How our refusals begin in Envoy's %RESPONSE_CODE_DETAILS%.
+DETAILS_PREFIX = "tokenweir_"
 # OpenAI's words for the kinds of limit, as its clients know them.
 _ERROR_TYPES = {"rpm": "requests", "tpm": "tokens"}
 
@@ -60,8 +62,13 @@ class Refusals:
             error.status,
             body,
             headers={"content-type": "application/json", REQUEST_ID: request_id},
-            details=f"tokenweir_{error.code}",
+            details=f"{DETAILS_PREFIX}{error.code}",
         )
+
+    def unreadable(self) -> pb.ProcessingResponse:
+        """400 for a request whose headers are not text; not even its path is known."""
+        error = RequestError(400, "invalid_header", "A request header is not valid UTF-8.")
+        return self.bad_request(error, path="", service_id="", request_id="")
 
     def over_limit(
         self, verdict: Rejected, *, path: str, request_id: str, model: str
@@ -97,7 +104,7 @@ class Refusals:
             429,
             body,
             headers=rejected_headers(verdict) | {REQUEST_ID: request_id},
-            details=f"tokenweir_over_{verdict.refused_by}",
+            details=f"{DETAILS_PREFIX}over_{verdict.refused_by}",
         )
 
     def unavailable(
@@ -143,5 +150,5 @@ class Refusals:
             503,
             body,
             headers=unavailable_headers() | {REQUEST_ID: request_id},
-            details=f"tokenweir_{error.store}_unavailable",
+            details=f"{DETAILS_PREFIX}{error.store}_unavailable",
         )

@@ -11,11 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping
 import grpc
 from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingResponse
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as aio_health
 
 from extproc.core.ports import Telemetry
 from extproc.envoy_io.admission import Admission
+from extproc.envoy_io.attributes import read_request
 from extproc.envoy_io.ending import Ending
 from extproc.envoy_io.metering import Metering
 
@@ -23,6 +25,7 @@ log = logging.getLogger("tokenweir.server")
 
 CONVERSATION_KEY = "x-tokenweir-conversation"
 ADMISSION, METERING = "admission", "metering"
+EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 # A message is a body plus attributes and metadata.
 _MESSAGE_OVERHEAD_BYTES = 1024 * 1024
@@ -34,7 +37,7 @@ _OPTIONS = (
 )
 
 _DRAIN_POLL_SECONDS = 0.02
-_CUT_MARGIN_SECONDS = 0.2
+_CUT_MARGIN_SECONDS = 1.0
 
 Handler = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
 
@@ -63,6 +66,21 @@ class _Processor(external_processor_pb2_grpc.ExternalProcessorServicer):
         )
 
 
+def _processor_handlers(processor: _Processor) -> grpc.GenericRpcHandler:
+    """As the generated code registers it, but a message that cannot be parsed reaches the handler,
+    which answers it; gRPC would drop the stream, and an Envoy that fails open would let it pass."""
+    return grpc.method_handlers_generic_handler(
+        EXT_PROC_SERVICE,
+        {
+            "Process": grpc.stream_stream_rpc_method_handler(
+                processor.Process,
+                request_deserializer=read_request,
+                response_serializer=ProcessingResponse.SerializeToString,
+            )
+        },
+    )
+
+
 class _AccessLog(als_pb2_grpc.AccessLogServiceServicer):
     def __init__(self, ending: Ending, telemetry: Telemetry) -> None:
         self._ending = ending
@@ -83,6 +101,9 @@ async def _guarded(
         await handler(context)
     except grpc.aio.AbortError:
         raise
+    except grpc.aio.BaseError:
+        # The stream broke under a read or a write: the other side left. Handlers have cleaned up.
+        return
     except Exception:
         telemetry.refused("internal_error")
         log.exception("handler failed")
@@ -109,9 +130,7 @@ class GrpcServer:
         """Bind the three conversations; call once, before ``start``."""
         handlers = {ADMISSION: admission.process, METERING: metering.process}
         self._processor = _Processor(handlers, self._telemetry)
-        external_processor_pb2_grpc.add_ExternalProcessorServicer_to_server(
-            self._processor, self._server
-        )
+        self._server.add_generic_rpc_handlers((_processor_handlers(self._processor),))
         als_pb2_grpc.add_AccessLogServiceServicer_to_server(
             _AccessLog(ending, self._telemetry), self._server
         )
@@ -142,7 +161,8 @@ class GrpcServer:
         """
         await self._health.enter_graceful_shutdown()
         stopping = asyncio.ensure_future(self._server.stop(grace_seconds))
-        deadline = time.monotonic() + grace_seconds - _CUT_MARGIN_SECONDS
+        margin = min(_CUT_MARGIN_SECONDS, grace_seconds / 2)
+        deadline = time.monotonic() + grace_seconds - margin
         while self._processor.active and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         on_drained()

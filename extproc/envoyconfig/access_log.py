@@ -2,13 +2,16 @@
 
 from extproc.envoyconfig import _protos as p
 from extproc.envoyconfig.messages import METADATA_NAMESPACE, grpc_service, seconds
+from extproc.envoyconfig.options import RenderOptions
 
+_Op = p.accesslog.ComparisonFilterOp
 _BUFFER_BYTES = 16 * 1024
 _FLUSH_SECONDS = 0.2
 
 
-def ending_log() -> p.accesslog.AccessLog:
-    """One entry for each request that holds a reservation; refused ones are left out."""
+def ending_log(options: RenderOptions) -> p.accesslog.AccessLog:
+    """One entry for each request that holds a reservation, or may hold one that Envoy never heard
+    of because it gave the request up in that moment; refused ones are left out."""
     config = p.grpc_log.HttpGrpcAccessLogConfig(
         common_config=p.grpc_log.CommonGrpcAccessLogConfig(
             log_name="tokenweir",
@@ -17,21 +20,38 @@ def ending_log() -> p.accesslog.AccessLog:
             buffer_size_bytes=_BUFFER_BYTES,
             buffer_flush_interval=seconds(_FLUSH_SECONDS),
         ),
-        additional_request_headers_to_log=["x-request-id"],
+        additional_request_headers_to_log=["x-request-id", options.identity_header],
     )
     has_reservation = p.matcher.MetadataMatcher(
         filter=METADATA_NAMESPACE,
         path=[p.matcher.MetadataMatcherPathSegment(key="rid")],
         value=p.matcher.ValueMatcher(present_match=True),
     )
+    reserved = p.accesslog.AccessLogFilter(
+        metadata_filter=p.accesslog.MetadataFilter(
+            matcher=has_reservation, match_if_key_not_found=False
+        )
+    )
     return p.accesslog.AccessLog(
         name="envoy.access_loggers.http_grpc",
         filter=p.accesslog.AccessLogFilter(
-            metadata_filter=p.accesslog.MetadataFilter(
-                matcher=has_reservation, match_if_key_not_found=False
-            )
+            or_filter=p.accesslog.OrFilter(filters=[reserved, _code(_Op.EQ, 0), _code(_Op.GE, 500)])
         ),
         typed_config=p.Any.pack(config),
+    )
+
+
+def _code(op: p.accesslog.ComparisonFilterOp, value: int) -> p.accesslog.AccessLogFilter:
+    """Entries by response code; 0 is that of a client that got no answer."""
+    return p.accesslog.AccessLogFilter(
+        status_code_filter=p.accesslog.StatusCodeFilter(
+            comparison=p.accesslog.ComparisonFilter(
+                op=op,
+                value=p.core.RuntimeUInt32(
+                    default_value=value, runtime_key=f"tokenweir.log_code_{value}"
+                ),
+            )
+        )
     )
 
 

@@ -15,7 +15,7 @@ from extproc.envoyconfig.routes import route_configuration
 
 def connection_manager(options: RenderOptions) -> p.http_connection_manager.HttpConnectionManager:
     """HTTP as an edge receives it: clients are not trusted with anything."""
-    logs = [ending_log()]
+    logs = [ending_log(options)]
     if options.access_log_path is not None:
         logs.append(file_log(options.access_log_path))
     return p.http_connection_manager.HttpConnectionManager(
@@ -49,7 +49,7 @@ def bootstrap(options: RenderOptions) -> p.bootstrap.Bootstrap:
     if options.admin_port is not None:
         admin = p.bootstrap.Admin(address=address(Endpoint(options.admin_host, options.admin_port)))
     return p.bootstrap.Bootstrap(
-        # The gRPC access log refuses to start without a node's id and cluster.
+        # Nothing here needs it; it names this Envoy in what it sends.
         node=p.core.Node(id="tokenweir-envoy", cluster="tokenweir-envoy"),
         admin=admin,
         static_resources=p.bootstrap.BootstrapStaticResources(

@@ -70,6 +70,7 @@ def admission(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
                 "request.path",
                 "request.method",
                 "request.id",
+                "request.time",
                 "request.headers['content-type']",
                 "request.headers['content-encoding']",
                 f"request.headers['{options.identity_header}']",

@@ -78,21 +78,24 @@ def generated_files() -> dict[str, str]:
         "envoy/filters.yaml": _filters(),
         "envoy/access_log.yaml": _comment(
             "Goes into `access_log` of the same HttpConnectionManager.",
-            "Tells tokenweir how each request with a reservation ended. Envoy's `node` needs an id",
-            "and a cluster for it.",
+            "Tells tokenweir how each request with a reservation ended.",
         )
-        + dump([plain(ending_log())]),
+        + dump([plain(ending_log(_OPTIONS))]),
         "envoy/cluster.yaml": _comment(
             "Goes into `static_resources.clusters`: where the filters and the log reach tokenweir.",
-            "Put your address in; for a unix socket use `pipe: {path: ...}` as the address.",
+            "Put your address in. A host name needs `type: STRICT_DNS`; for a unix socket the",
+            "address is `pipe: {path: ...}`.",
         )
         + dump([plain(tokenweir_cluster(_OPTIONS))]),
         "envoy/route.yaml": _comment(
-            "Goes into `routes` of a virtual host. The first of these leaves a path unmetered;",
-            "the second is metered. Of a route that you have, keep the cluster and its rewrites;",
-            "take over what stands beside them: upgrades refused, accept-encoding and the identity",
-            "header removed, rate limit headers on answers, and a time-out no longer than the",
-            "server's reaper.deadline_seconds.",
+            "Goes into `routes` of a virtual host. The first of these leaves a path unmetered; the",
+            "second is metered. To a route to a provider that you have, add from the second",
+            "  - route.timeout (no longer than the server's reaper.deadline_seconds), idle_timeout",
+            "  - route.upgrade_configs: upgrades are refused",
+            "  - request_headers_to_remove: accept-encoding and the identity header",
+            "  - response_headers_to_add: the six rate limit headers",
+            "and nothing else: name, match, cluster, host_rewrite_literal, request_headers_to_add",
+            "(the provider's key) are an example of what your route has already.",
         )
         + dump([plain(route) for route in routes]),
         "envoy/example-inline.yaml": _comment(

@@ -86,6 +86,7 @@ class AnswerReader:
         self._kind: Kind | None = None
         self._sse = SseParser(keep_raw=hides_usage)
         self._hid_open_event = False
+        self._gives_up_hiding = False
         self._json = JsonCollector()
         self._json_is_read = True
         self._json_value: JsonObject | None = None
@@ -101,7 +102,13 @@ class AnswerReader:
     def saw_output(self) -> bool:
         """True when something was produced; also for bytes that we cannot read."""
         self._read_json()
-        return self._answer.saw_output or not self.readable or self._json.overflowed
+        return self._answer.saw_output or self.unread
+
+    @property
+    def unread(self) -> bool:
+        """True when part of the answer was in an encoding, or of a size, that is not read."""
+        is_text_lost = self._json.overflowed and not self._answer.usage.is_known
+        return not self.readable or is_text_lost or self._sse.truncated
 
     @property
     def error(self) -> bool:
@@ -128,6 +135,11 @@ class AnswerReader:
         own = -(-counted * self._factor_percent // 100)
         return self._answer.running_output_tokens + own
 
+    def stop_hiding(self) -> None:
+        """With the next chunk, pass on what is held and then everything as it comes: used when the
+        process is about to stop and would take held bytes with it."""
+        self._gives_up_hiding = True
+
     def feed(self, chunk: bytes, *, end: bool) -> bytes | None:
         """Take the next chunk. None: pass it on unchanged; bytes: pass these on instead.
 
@@ -153,7 +165,12 @@ class AnswerReader:
             self._read(b"", end=end)
         else:
             out = self._read(chunk_and_held, end=end)
-        return None if not self._hides or out == chunk else out
+        if not self._hides:
+            return None
+        if self._gives_up_hiding:
+            self._hides = False
+            out += self._head + self._sse.unfinished()
+        return None if out == chunk else out
 
     def _choose_coding(self, start: bytes) -> None:
         kind = sniff_answer(start, self._content_encoding) if start else None

@@ -3,10 +3,11 @@
 import json
 import math
 
-from extproc.core.limits import MAX_COUNT
 from extproc.providers.requests import JsonObject
 
 _MAX_DIGITS = 30
+# No answer has more; a provider that says so is not believed, or one answer would fill a history.
+MAX_REPORTED_TOKENS = 2**31 - 1
 
 
 def _int_or_none(literal: str) -> int | None:
@@ -60,7 +61,7 @@ def token_number(value: object) -> int | None:
         return None
     if isinstance(value, float) and math.isfinite(value):
         value = math.ceil(value)
-    if isinstance(value, int) and 0 <= value <= MAX_COUNT:
+    if isinstance(value, int) and 0 <= value <= MAX_REPORTED_TOKENS:
         return value
     return None
 

@@ -17,6 +17,8 @@ from extproc.providers.requests import (
     WireFormat,
 )
 
+_QUERY_OR_FRAGMENT = re.compile(r"[?#]")
+_MOST_DECODINGS = 3
 _VERSION = re.compile(r"v\d+[a-z0-9]*")
 
 Reader = Callable[[JsonObject, ReadLimits], RequestFacts]
@@ -34,12 +36,16 @@ _READERS: Mapping[WireFormat, Reader] = MappingProxyType(
 def _segments(path: str) -> list[str]:
     """A path's segments as the most lenient upstream would see them.
 
-    Query and fragment off, percent-encoding decoded, empty and dot segments resolved (RFC 3986,
-    5.2.4): a spelling that some upstream accepts must not pass unmetered.
+    Query and fragment off, percent-encoding decoded (also where it was encoded twice), parameters
+    behind a semicolon and white space dropped, empty and dot segments resolved (RFC 3986, 5.2.4):
+    a spelling that some upstream accepts must not pass unmetered.
     """
-    bare = unquote(re.split(r"[?#]", path, maxsplit=1)[0])
+    bare = path
+    for _ in range(_MOST_DECODINGS):
+        bare = unquote(_QUERY_OR_FRAGMENT.split(bare, maxsplit=1)[0])
     segments: list[str] = []
-    for segment in bare.split("/"):
+    for part in _QUERY_OR_FRAGMENT.split(bare, maxsplit=1)[0].split("/"):
+        segment = part.partition(";")[0].strip()
         if segment == "..":
             del segments[-1:]
         elif segment not in ("", "."):

@@ -81,6 +81,10 @@ class SseParser:
         self._event_at = 0
         return events
 
+    def unfinished(self) -> bytes:
+        """The bytes of the event that is not complete yet."""
+        return bytes(self._buffer)
+
     def _take_line(self, line: bytes, events: list[SseEvent]) -> None:
         is_empty = not line and not self._line_was_cut
         self._line_was_cut = False

@@ -19,7 +19,7 @@ from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from extproc.core.errors import StoreUnavailableError
+from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.stores.scripts import Script
 
 # What a command is made of. Text is sent as UTF-8, so it may not hold lone surrogates.
@@ -84,15 +84,18 @@ class RedisBatcher:
         self._max_connections = max_connections
         # The pool only reads the URL and makes connections. One time-out bounds a whole exchange,
         # so the socket needs none of its own.
-        self._pool = ConnectionPool.from_url(
-            url,
-            decode_responses=True,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=None,
-            socket_connect_timeout=self._timeout,
-            driver_info=None,
-        )
+        try:
+            self._pool = ConnectionPool.from_url(
+                url,
+                decode_responses=True,
+                protocol=2,
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=None,
+                socket_connect_timeout=self._timeout,
+                driver_info=None,
+            )
+        except (TypeError, ValueError) as error:
+            raise SettingsError("redis.url", str(error)) from error
         self._idle: list[AbstractConnection] = []
         self._queue: deque[_Call] = deque()
         self._running: set[asyncio.Task[None]] = set()

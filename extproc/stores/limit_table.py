@@ -73,7 +73,7 @@ def _limit(row: RowMapping) -> ServiceLimit:
             tpm=row["tpm"],
             enabled=row["status"] == 1,
         )
-    except ValueError as error:  # written by other means than ours
+    except (TypeError, ValueError) as error:  # written by other means than ours
         text = f"service_limit holds a wrong row for {row['service_id']}: {error}"
         raise StoreUnavailableError("sql", text, transient=False) from error
 

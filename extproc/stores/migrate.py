@@ -7,8 +7,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import exc as sql_errors
 
-from extproc.core.errors import StoreUnavailableError
-from extproc.stores.sql import make_engine
+from extproc.stores.sql import make_engine, unavailable
 
 _FOLDER = Path(__file__).resolve().parent / "migrations"
 
@@ -28,7 +27,7 @@ def upgrade(url: str, *, timeout_ms: int = 60_000) -> str:
             command.upgrade(config, "head")
             connection.commit()
     except sql_errors.SQLAlchemyError as error:
-        raise StoreUnavailableError("sql", str(error), transient=False) from error
+        raise unavailable(error) from error
     finally:
         engine.dispose()
     return ScriptDirectory.from_config(config).get_current_head() or ""

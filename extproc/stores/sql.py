@@ -4,8 +4,10 @@ Threads, because SQL is off the hot path: only a cold lookup and an administrato
 """
 
 import asyncio
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from sqlite3 import SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_FULL, SQLITE_IOERR, SQLITE_LOCKED
 from typing import Any, TypeVar
 
@@ -19,14 +21,18 @@ T = TypeVar("T")
 _MYSQL = ("mysql", "mariadb")
 # MySQL: access denied (three kinds), unknown database, command denied: waiting does not help.
 _MYSQL_FINAL = {1044, 1045, 1049, 1142, 1698}
+_MYSQL_NO_TABLE = 1146
 _SQLITE_TRANSIENT = {SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN}
+
+# SQLAlchemy ends its texts with an address of its documentation.
+_BACKGROUND = re.compile(r"\(Background on this error at: \S*\)")
 
 
 def database_url(url: str) -> URL:
     """Parse ``url``; MySQL and MariaDB are reached by pymysql. Raises SettingsError."""
     try:
         parsed = make_url(url)
-    except sql_errors.ArgumentError as error:
+    except (sql_errors.ArgumentError, ValueError) as error:
         raise SettingsError("database.url", str(error)) from error
     backend = parsed.get_backend_name()
     if backend in _MYSQL:
@@ -36,6 +42,21 @@ def database_url(url: str) -> URL:
     if parsed.database in (None, "", ":memory:"):
         raise SettingsError("database.url", "SQLite needs a file: sqlite:///path/to/file.db")
     return parsed
+
+
+def shown_url(url: str) -> str:
+    """``url`` as it may be printed: without password and options, SQLite's file as a whole path."""
+    parsed = database_url(url)
+    if parsed.get_backend_name() in _MYSQL:
+        # Options are left out too: they may hold another password.
+        return URL.create(
+            parsed.drivername,
+            username=parsed.username,
+            host=parsed.host,
+            port=parsed.port,
+            database=parsed.database,
+        ).render_as_string()
+    return f"sqlite:///{Path(parsed.database or '').absolute()}"
 
 
 def make_engine(
@@ -109,7 +130,7 @@ class Database:
                     raise
                 return result
         except sql_errors.SQLAlchemyError as error:
-            raise _unavailable(error, was_committing=committing) from error
+            raise unavailable(error, was_committing=committing) from error
 
     async def close(self) -> None:
         """Wait for running calls (bounded by the time-outs) and close all connections."""
@@ -117,11 +138,16 @@ class Database:
         self.engine.dispose()
 
 
-def _unavailable(
-    error: sql_errors.SQLAlchemyError, *, was_committing: bool
+def unavailable(
+    error: sql_errors.SQLAlchemyError, *, was_committing: bool = False
 ) -> StoreUnavailableError:
+    """The library's error as ours, in one line. ``was_committing``: a commit was under way."""
     cause: Any = getattr(error, "orig", None)
-    text = f"{type(error).__name__}: {cause or error}"
+    code = cause.args[0] if cause is not None and cause.args else None
+    if code == _MYSQL_NO_TABLE or str(cause).startswith("no such table"):
+        text = "the tables are missing: run `tokenweir db upgrade`"
+        return StoreUnavailableError("sql", text, transient=False)
+    text = _one_line(f"{type(error).__name__}: {cause or error}")
     if isinstance(error, sql_errors.TimeoutError):  # all connections are taken
         return StoreUnavailableError("sql", text, transient=True)
     if not isinstance(error, (sql_errors.OperationalError, sql_errors.InterfaceError)):
@@ -130,7 +156,6 @@ def _unavailable(
     if sqlite_code is not None:
         # The low byte is the code, the rest its details.
         return StoreUnavailableError("sql", text, transient=sqlite_code & 0xFF in _SQLITE_TRANSIENT)
-    code = cause.args[0] if cause is not None and cause.args else None
     return StoreUnavailableError(
         "sql",
         text,
@@ -138,3 +163,7 @@ def _unavailable(
         # A connection that breaks while it commits leaves open whether it did.
         maybe_applied=was_committing,
     )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(_BACKGROUND.sub("", text).split())

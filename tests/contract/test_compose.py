@@ -54,7 +54,7 @@ def test_the_dockerfile_copies_what_exists_and_what_is_sent_to_the_builder() -> 
         for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
         for source in line.split()[:-1]
     ]
-    assert len(copied) == 8
+    assert len(copied) == 9
     for source in copied:
         assert (ROOT / source).exists(), source
         assert f"!{source}" in sent, source

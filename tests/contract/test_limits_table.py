@@ -11,7 +11,7 @@ from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.limits import MAX_LIMIT, ServiceLimit
 from extproc.stores.limit_table import LimitTable
 from extproc.stores.migrate import upgrade
-from extproc.stores.sql import Database
+from extproc.stores.sql import Database, make_engine, shown_url
 from tests.support.processes import free_port
 from tests.support.tcp import silent, tcp_server
 
@@ -132,12 +132,35 @@ async def test_a_server_that_never_answers_is_left_after_the_timeout() -> None:
     assert caught.value.transient
 
 
-async def test_a_missing_table_is_not_transient(tmp_path: Path) -> None:
-    database = Database(url=f"sqlite:///{tmp_path / 'empty.db'}")
-    with pytest.raises(StoreUnavailableError) as caught:
-        await LimitTable(database).find("a")
-    await database.close()
+async def test_missing_tables_are_named_with_the_remedy(sql_url: str) -> None:
+    database = Database(url=sql_url)
+    try:
+        with pytest.raises(StoreUnavailableError) as caught:
+            await LimitTable(database).find("a")
+    finally:
+        await database.close()
+    assert str(caught.value) == "sql: the tables are missing: run `tokenweir db upgrade`"
     assert not caught.value.transient
+
+
+async def test_an_error_is_one_line_without_links(sqlite_url: str) -> None:
+    """The driver library ends its texts with an address on the web."""
+    database = Database(url=sqlite_url, threads=2, timeout_ms=50)
+    database.engine.dispose()
+    database.engine = make_engine(sqlite_url, pool_size=1, timeout_ms=50)
+    with database.engine.connect(), pytest.raises(StoreUnavailableError) as caught:
+        await database.run(lambda _: None)
+    await database.close()
+    assert str(caught.value).startswith("sql: TimeoutError: QueuePool limit")
+    assert caught.value.transient
+    assert "Background" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_url_is_shown_without_its_secrets() -> None:
+    url = "mysql://user:secret@db:3307/limits?password=secret&ssl_key=file"
+    assert shown_url(url) == "mysql+pymysql://user@db:3307/limits"
+    assert shown_url("sqlite:///limits.db") == f"sqlite:///{Path.cwd()}/limits.db"
 
 
 @pytest.mark.parametrize("url", ["postgresql://x/y", "sqlite://", "sqlite:///:memory:", "nonsense"])

@@ -155,6 +155,15 @@ async def test_what_never_fits_has_no_retry_after(
     assert inspect.used() == (None, None)
 
 
+async def test_what_never_fits_is_told_so_also_where_the_requests_are_used_up(
+    store: RedisReservationStore, inspect: Inspector
+) -> None:
+    inspect.cache(rpm=1, tpm=100)
+    await admit(store, input_tokens=1, default=0)
+    verdict = await reject(store, input_tokens=101, default=0)
+    assert (verdict.refused_by, verdict.retry_after_ms) == ("tpm", None)
+
+
 async def test_history_is_the_ratio_of_sums_of_the_ten_full_minutes_before(
     store: RedisReservationStore, inspect: Inspector, redis_client: redis.Redis
 ) -> None:

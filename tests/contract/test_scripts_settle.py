@@ -263,6 +263,15 @@ async def test_overdue_lists_what_is_past_its_deadline_and_drops_what_has_no_rec
     assert await store.open_count(ROOT) == 2
 
 
+async def test_a_record_that_others_spoilt_does_not_stop_the_reaper(
+    store: RedisReservationStore, inspect: Inspector, minute: str
+) -> None:
+    inspect.client.hset(keys.reservation(ROOT, "bad"), "rank", 0)
+    inspect.client.zadd(keys.pending(ROOT), {"bad": 1})
+    assert await store.overdue(ROOT, at_most=10) == []
+    assert inspect.open() == 1
+
+
 async def test_overdue_looks_past_a_batch_that_is_all_stale(
     store: RedisReservationStore, inspect: Inspector, minute: str
 ) -> None:

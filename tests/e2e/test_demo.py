@@ -8,6 +8,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,6 +93,31 @@ def test_every_charge_is_what_the_provider_produced(tour: str) -> None:
     assert [cells[7] for cells in admitted] == [cells[6] for cells in admitted]
 
 
+def test_an_impatient_second_interrupt_leaves_no_child_behind(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    output = tmp_path / "output"
+    with output.open("wb") as sink:
+        process = subprocess.Popen(
+            [*CLI, "up", "--run-dir", str(run_dir)], cwd=ROOT, stdout=sink, stderr=sink
+        )
+    until = time.monotonic() + 60
+    while not (run_dir / "work.log").exists():
+        assert process.poll() is None, output.read_text()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    process.wait(30)
+    left = [
+        found
+        for found in psutil.process_iter(["cmdline", "environ"])
+        if str(run_dir) in " ".join(found.info["cmdline"] or [])
+        or str(run_dir) in str(found.info["environ"])
+    ]
+    assert left == []
+
+
 def test_up_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
     output = tmp_path / "output"
     with output.open("wb") as sink:
@@ -106,6 +132,11 @@ def test_up_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
             time.sleep(0.05)
         address = re.search(r"^Envoy +(\S+)$", output.read_text(), re.MULTILINE)
         assert address is not None
+        # What it prints about limits works as it stands there.
+        shown = re.search(r"^  export TOKENWEIR.*\n.*\n.* limits set .*$", output.read_text(), re.M)
+        assert shown is not None
+        lines = shown[0].replace("--rpm 60 ", "--rpm 77 ")
+        subprocess.run(["sh", "-ec", lines], cwd=ROOT, check=True, timeout=60)
         request = urllib.request.Request(
             f"{address[1]}/v1/chat/completions",
             data=b'{"model":"gpt-4o","messages":[{"role":"user","content":"Hello"}]}',
@@ -116,7 +147,7 @@ def test_up_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
         )
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(request, timeout=10) as response:
-            assert response.headers["x-ratelimit-limit-requests"] == "600"
+            assert response.headers["x-ratelimit-limit-requests"] == "77"
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0, output.read_text()

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import select
 
 import openai
 import pytest
@@ -145,3 +146,29 @@ def test_the_clients_own_cap_bounds_the_reserve(client: StackClient) -> None:
     assert client.post({**CHAT, "max_tokens": 3, "n": 2}).status == 200
     (record,) = client.settled(1)
     assert int(record["reserved"]) - int(record["input"]) == 6
+
+
+def test_clients_that_leave_around_the_decision_leave_nothing_open(client: StackClient) -> None:
+    """Envoy may give a request up after we admitted it and before it has our answer."""
+    client.limit(rpm=100_000, tpm=10_000_000)
+    body = json.dumps(STREAM)
+    for number in range(300):
+        connection = client.connection()
+        fake = "output=3;delay_ms=50"
+        connection.request("POST", "/v1/chat/completions", body, client.headers(fake))
+        # From before Envoy has read the request to after the provider has it.
+        select.select([], [], [], (number % 30) * 0.0005)
+        connection.close()
+    eventually(lambda: client.pending() == 0)
+    outcomes = {record.get("outcome") for record in client.records()}
+    assert outcomes <= {"not_forwarded", "client_gone"}
+    charged = sum(int(record["charged"]) for record in client.records())
+    assert client.counted("tpm") == charged
+
+
+def test_a_header_that_is_not_text_is_400(client: StackClient) -> None:
+    client.limit()
+    refused = client.post(headers={"content-type": "application/json\xff"})
+    assert refused.status == 400
+    assert refused.json["error"]["code"] == "invalid_header"
+    assert client.records() == []

@@ -2,6 +2,7 @@
 it back, and every refusal is in the client's own API's shape."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from extproc.core.reservations import (
 )
 from extproc.core.settler import Settler
 from extproc.envoy_io.admission import Admission, AdmissionPolicy
+from extproc.envoy_io.attributes import read_request
 from extproc.envoy_io.identity import FromHeader, FromMetadata
 from tests.support.fakes import ListedLimits, RecordingStore, RecordingTelemetry
 from tests.support.streams import MemoryContext
@@ -378,10 +380,10 @@ async def test_a_client_that_leaves_while_we_decide_costs_nothing() -> None:
     assert bench.store.released[0].reservation_id == bench.store.reserved[0].reservation_id
 
 
-async def test_a_store_that_hangs_is_503_and_released() -> None:
+async def test_a_decision_that_hangs_is_503_even_when_open_and_released() -> None:
     bench = Bench(
         store=RecordingStore(gate=asyncio.Event()),
-        policy=replace(POLICY, timeout_seconds=0.02),
+        policy=replace(POLICY, timeout_seconds=0.02, fails_open=True),
     )
     reply = await bench.ask(message())
     assert reply.immediate_response.status.code == 503
@@ -397,6 +399,25 @@ async def test_an_answer_that_cannot_be_written_is_released() -> None:
     assert len(bench.store.released) == 1
 
 
+async def test_a_message_that_is_no_protobuf_is_400() -> None:
+    reply = await Bench().ask(read_request(b"\xff\xff"))
+    assert reply.immediate_response.status.code == 400
+
+
+async def test_the_reservations_id_is_that_of_the_request_when_envoy_tells_its_time() -> None:
+    bench = Bench()
+    for client in ("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:2"):
+        request = message()
+        fields = request.attributes["envoy.filters.http.ext_proc"].fields
+        fields["request.time"].string_value = "2026-11-30T08:33:11.025061+00:00"
+        fields["source.address"].string_value = client
+        await bench.ask(request)
+    await bench.ask(message())
+    ids = [request.reservation_id for request in bench.store.reserved]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == 3
+
+
 async def test_a_headers_message_gets_a_headers_answer() -> None:
     headers = pb.ProcessingRequest(request_headers=pb.HttpHeaders(end_of_stream=True))
     bench = Bench()
@@ -405,11 +426,17 @@ async def test_a_headers_message_gets_a_headers_answer() -> None:
     assert bench.store.reserved == []
 
 
-async def test_a_large_body_is_counted_off_the_event_loop() -> None:
+@pytest.mark.parametrize("why", ["large", "compressed"])
+async def test_what_may_be_large_is_counted_off_the_event_loop(why: str) -> None:
     import threading
 
     threads: set[str] = set()
-    bench = Bench(policy=replace(POLICY, count_inline_max_bytes=10))
+    bench = Bench(policy=replace(POLICY, count_inline_max_bytes=10 if why == "large" else 10_000))
+    request = message()
+    if why == "compressed":
+        request.request_body.body = gzip.compress(request.request_body.body)
+        fields = request.attributes["envoy.filters.http.ext_proc"].fields
+        fields["request.headers['content-encoding']"].string_value = "gzip"
     submit = bench.executor.submit
 
     def watched(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -420,7 +447,7 @@ async def test_a_large_body_is_counted_off_the_event_loop() -> None:
         return submit(run)
 
     bench.executor.submit = watched  # type: ignore[method-assign]
-    reply = await bench.ask(message())
+    reply = await bench.ask(request)
     assert reply.WhichOneof("response") == "request_body"
     assert threads
     assert threading.main_thread().name not in threads

@@ -41,6 +41,7 @@ def facts(
     ended: bool = True,
     finished: bool = True,
     error: bool = False,
+    unread: bool = False,
 ) -> AnswerFacts:
     return AnswerFacts(
         usage=usage or Usage(),
@@ -49,6 +50,7 @@ def facts(
         ended=ended,
         finished=finished,
         error=error,
+        unread=unread,
     )
 
 
@@ -196,7 +198,7 @@ def test_an_error_in_mid_stream_is_charged_and_reconciled() -> None:
 
 
 def test_an_answer_that_nobody_can_read_keeps_the_reserve_as_a_guess() -> None:
-    end = settle_answer(HANDLE, facts(counted=0, saw_output=True))
+    end = settle_answer(HANDLE, facts(counted=3, unread=True))
     assert end.input_tokens + end.output_tokens == HANDLE.reserved_tokens
     assert end.knowledge is Knowledge.GUESSED
     assert not end.writes_history

@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 from envoy.data.accesslog.v3.accesslog_pb2 import AccessLogType, HTTPAccessLogEntry
 from envoy.service.accesslog.v3 import als_pb2
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.handles import Handle
 from extproc.core.reservations import Knowledge, Outcome, State
 from extproc.core.settler import Settler
-from extproc.envoy_io.attributes import fill_struct
+from extproc.envoy_io.admission import reservation_id_from
+from extproc.envoy_io.attributes import Attributes, fill_struct
 from extproc.envoy_io.ending import Ending, outcome_of
+from extproc.envoy_io.identity import FromHeader
 from tests.support.fakes import RecordingStore, RecordingTelemetry
 from tests.support.streams import MemoryContext
 
@@ -34,6 +37,7 @@ def entry(
     answered: bool = True,
     handle: Handle | None = HANDLE,
     metered: bool = False,
+    whole: bool = True,
 ) -> HTTPAccessLogEntry:
     made = HTTPAccessLogEntry()
     common = made.common_properties
@@ -44,6 +48,8 @@ def entry(
         common.time_to_first_upstream_tx_byte.FromMilliseconds(1)
     if answered:
         common.time_to_first_upstream_rx_byte.FromMilliseconds(2)
+    if answered and whole:
+        common.time_to_last_upstream_rx_byte.FromMilliseconds(3)
     if handle is not None:
         struct = common.metadata.filter_metadata["llm"]
         fill_struct(struct, handle.to_fields())
@@ -58,6 +64,10 @@ def entry(
         (entry(), Outcome.COMPLETE_ESTIMATED),
         (entry("downstream_connection_termination"), Outcome.CLIENT_GONE),
         (entry("downstream_remote_reset"), Outcome.CLIENT_GONE),
+        (entry("downstream_protocol_error"), Outcome.CLIENT_GONE),
+        (entry(whole=False), Outcome.CLIENT_GONE),
+        (entry(code=0, called=True, answered=False), Outcome.CLIENT_GONE),
+        (entry(code=0, called=False, answered=False), Outcome.NOT_FORWARDED),
         (
             entry("downstream_remote_reset", code=0, called=False, answered=False),
             Outcome.NOT_FORWARDED,
@@ -104,7 +114,12 @@ class Recorder:
         self.telemetry = RecordingTelemetry()
         self.settler = Settler(self.store, self.telemetry)
         self.stopping = asyncio.Event()
-        self.ending = Ending(self.settler, self.telemetry, stopping=self.stopping)
+        self.ending = Ending(
+            self.settler,
+            self.telemetry,
+            identity=(FromHeader("x-tokenweir-service"),),
+            stopping=self.stopping,
+        )
 
     async def log(self, *entries: HTTPAccessLogEntry) -> None:
         message = als_pb2.StreamAccessLogsMessage()
@@ -146,10 +161,50 @@ async def test_what_metering_settled_is_left_alone() -> None:
     assert recorder.telemetry.lines == ["ended metered"]
 
 
-async def test_entries_without_our_handle_are_ignored() -> None:
+def undelivered(*, called: bool = False, service: str = "svc", details: str = "") -> Any:
+    made = entry("downstream_connection_termination", code=0, called=called, answered=False)
+    common = made.common_properties
+    del common.metadata.filter_metadata["llm"]
+    common.start_time.FromJsonString("2026-11-30T08:33:11.025061Z")
+    common.downstream_remote_address.socket_address.address = "127.0.0.1"
+    common.downstream_remote_address.socket_address.port_value = 45562
+    made.request.request_id = "req-1"
+    if service:
+        made.request.request_headers["x-tokenweir-service"] = service
+    made.response.response_code_details = details
+    return made
+
+
+async def test_a_request_that_envoy_gave_up_while_we_admitted_it_is_released() -> None:
+    """The entry has no handle; its id is computed from what both conversations see."""
+    request = pb.ProcessingRequest()
+    fields = request.attributes["envoy.filters.http.ext_proc"].fields
+    fields["request.time"].string_value = "2026-11-30T08:33:11.025061+00:00"
+    fields["source.address"].string_value = "127.0.0.1:45562"
+    admitted = reservation_id_from(Attributes(request), "req-1")
     recorder = Recorder()
-    await recorder.log(entry(handle=None))
+    await recorder.log(undelivered())
+    (release,) = recorder.store.released
+    assert release.reservation_id == admitted
+    assert release.root == "svc"
+    assert release.outcome is Outcome.NOT_FORWARDED
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        entry(handle=None),
+        undelivered(called=True),
+        undelivered(service=""),
+        undelivered(service="a{b}"),
+        undelivered(details="tokenweir_redis_unavailable"),
+    ],
+)
+async def test_other_entries_without_our_handle_are_ignored(made: HTTPAccessLogEntry) -> None:
+    recorder = Recorder()
+    await recorder.log(made)
     assert recorder.store.settled == []
+    assert recorder.store.released == []
 
 
 async def test_periodic_entries_end_nothing() -> None:

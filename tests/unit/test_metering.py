@@ -236,6 +236,27 @@ async def test_the_usage_that_the_client_did_not_ask_for_is_hidden(cut: int) -> 
     assert end.knowledge is Knowledge.KNOWN
 
 
+async def test_a_stopping_server_lets_no_byte_depend_on_it() -> None:
+    whole = b"".join([*WORDS, USAGE, DONE])
+    pieces = [body(whole[:100]), body(whole[100:130]), body(whole[130:])]
+    bench = Bench(stopping=True)
+    replies = await bench.run(headers(handle=replace(HANDLE, hides_usage=True)), *pieces)
+    passed = b""
+    for count in range(1, 4):
+        passed = forwarded(pieces[:count], replies[: count + 1])
+        assert passed == b"".join(piece.response_body.body for piece in pieces[:count])
+    assert passed == whole
+
+
+async def test_an_event_too_large_to_read_keeps_the_reserve() -> None:
+    event_of_5_mb = b'data: {"choices":[{"delta":{"content":"' + b"word " * 1_000_000 + b'"}}]}\n\n'
+    bench = Bench()
+    await bench.run(headers(), body(event_of_5_mb), body(DONE, end=True))
+    (end,) = bench.ends
+    assert end.input_tokens + end.output_tokens == HANDLE.reserved_tokens
+    assert end.knowledge is Knowledge.GUESSED
+
+
 async def test_a_shortened_answer_loses_its_content_length() -> None:
     replies = await Bench().run(headers(handle=replace(HANDLE, hides_usage=True)))
     mutation = replies[0].response_headers.response.header_mutation

@@ -10,6 +10,13 @@ from tests.unit.test_providers_requests import CHAT, LIMITS, read, refused
 @pytest.mark.parametrize(
     ("path", "wire_format"),
     [
+        ("/v1/chat/completions;a=b", "openai_chat"),
+        ("/v1/chat;x/completions", "openai_chat"),
+        ("/v1/chat/completions%3Bx", "openai_chat"),
+        ("/v1/chat/completions%20", "openai_chat"),
+        ("/v1/chat/completions%23x", "openai_chat"),
+        ("/v1/chat%252Fcompletions", "openai_chat"),
+        ("/v1/messages;x", "anthropic_messages"),
         (CHAT, "openai_chat"),
         ("/openai/v1/chat/completions/?api-version=1", "openai_chat"),
         ("/v1//chat/./x/../completions", "openai_chat"),
