@@ -161,6 +161,13 @@ def run_to_end(
     return done.stdout.decode()
 
 
+def stop_on_signals() -> None:
+    """SIGINT and SIGTERM raise KeyboardInterrupt, also where whoever started us in the background
+    had them ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Inside, SIGINT and SIGTERM are ignored. Only the main thread can say so; elsewhere they do

@@ -5,7 +5,6 @@ Its last line sums up, and its exit status says whether the books balance.
 
 import argparse
 import asyncio
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -18,7 +17,7 @@ import openai
 from extproc.core.reservations import Outcome
 from extproc.demo.books import Books, Record, Totals, chargeable_tokens
 from extproc.demo.fake_provider import JournalEntry
-from extproc.demo.processes import ChildError, check_port
+from extproc.demo.processes import ChildError, check_port, stop_on_signals
 from extproc.demo.stack import Stack, demo_key
 from extproc.demo.table import Row, header, line
 
@@ -327,7 +326,7 @@ def demo(args: argparse.Namespace) -> int:
     or the stack does not start. Raises SettingsError for a port that cannot be had."""
     if args.envoy_port is not None:
         check_port("--envoy-port", args.envoy_port)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop_on_signals()
     print("starting Valkey, the provider, the server, the reaper and Envoy ...", flush=True)
     try:
         with Stack(

@@ -2,13 +2,17 @@
 
 import argparse
 import shlex
-import signal
 import sys
 import time
 from pathlib import Path
 
 from extproc.core.errors import SettingsError
-from extproc.demo.processes import ChildError, check_port, clean_environment
+from extproc.demo.processes import (
+    ChildError,
+    check_port,
+    clean_environment,
+    stop_on_signals,
+)
 from extproc.demo.stack import DEFAULT_LIMITS, DEFAULT_SERVICES, Stack, demo_key
 
 _MESSAGES = '"messages":[{"role":"user","content":"Hello"}]'
@@ -23,7 +27,7 @@ def up(args: argparse.Namespace) -> int:
     if args.envoy_port is not None:
         check_port("--envoy-port", args.envoy_port)
     headers = _upstream_headers(args)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop_on_signals()
     try:
         with Stack(
             run_dir=args.run_dir,
