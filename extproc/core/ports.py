@@ -1,10 +1,11 @@
 """What the core and the Envoy conversations need of the outside world."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from extproc.core.limits import ServiceLimit
-from extproc.core.policies import PolicySet
+from extproc.core.policies import Descriptor, PolicySet
 from extproc.core.reservations import (
     Admitted,
     Outcome,
@@ -14,6 +15,7 @@ from extproc.core.reservations import (
     SettleResult,
     StoreVerdict,
 )
+from extproc.core.resolve import Resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,30 @@ class LimitLookup:
     def is_known(self) -> bool:
         """Whether there is such a service at all; it may be disabled."""
         return self.limit is not None or self.policies is not None
+
+
+class PolicyView(Protocol):
+    """The compiled policies of one root."""
+
+    @property
+    def version(self) -> str: ...
+
+    def resolve(self, descriptor: Descriptor, now: datetime) -> Resolved:
+        """What one request meets at ``now`` (with a time zone)."""
+        ...
+
+
+class PolicyViews(Protocol):
+    """What this worker believes of policies; every decision compares it with Redis."""
+
+    def get(self, root: str) -> PolicyView | None: ...
+
+    def put(self, root: str, version: str, view: str) -> PolicyView | None:
+        """Keep what Redis says; both empty: the root has no policies. Raises
+        StoreUnavailableError for a view that is not understood."""
+        ...
+
+    def learn(self, policies: PolicySet) -> PolicyView: ...
 
 
 class LimitSource(Protocol):

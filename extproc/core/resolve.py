@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 from extproc.core.buckets import Bucket, BucketKind, Period, Unit
-from extproc.core.ids import MAX_ID_LENGTH, is_valid_id
+from extproc.core.ids import ACROSS_PREFIX, MAX_ID_LENGTH, is_valid_id
 from extproc.core.policies import (
     ANY,
     EACH,
@@ -37,6 +37,9 @@ KeyBuilder = Callable[[BucketKind, str, str], str]
 # What the counters of ``service_limit`` are called, for a KeyBuilder.
 SERVICE_RPM = f"{SERVICE_LIMIT}.{Dimension.RPM}"
 SERVICE_TPM = f"{SERVICE_LIMIT}.{Dimension.TOTAL_TPM}"
+
+# Begins the label of what a block refuses; no policy's name has a slash.
+BLOCK_LABEL = "block/"
 
 _HASH_BYTES = 10
 _MAX_SHOWN_CHARACTERS = 64
@@ -109,10 +112,24 @@ class PolicyIndex:
                 bucket = self._bucket(policy, rule, root=root, value=value, now=now)
                 if bucket is not None:
                     target.append(bucket)
+        block = self._block(values, now)
+        if block is not None:
+            # A counter that admits nothing: so a block too is refused by the script, which compares
+            # the view's version, and never by an old view.
+            own.append(self._block_bucket(block))
         return Resolved(
             buckets=_in_order(own),
             across={root: _in_order(across[root]) for root in sorted(across) if across[root]},
-            blocked_by=self._block(values, now),
+            blocked_by=block,
+        )
+
+    def _block_bucket(self, block: Block) -> Bucket:
+        return Bucket(
+            label=f"{BLOCK_LABEL}{block.scope}",
+            kind=BucketKind.MINUTE,
+            unit=Unit.REQUESTS,
+            key=self._key(BucketKind.MINUTE, self.policies.root, f"block.{block.scope}"),
+            limit=0,
         )
 
     def _matching(
@@ -211,9 +228,9 @@ def resolve(
 def across_root(scope: Scope, value: str) -> str:
     """The root of a policy across roots: an id, whatever ``value`` is."""
     word = ":any" if value == ANY else _word(value)
-    if len(scope) + 1 + len(word) > MAX_ID_LENGTH:
+    if len(ACROSS_PREFIX) + len(scope) + 1 + len(word) > MAX_ID_LENGTH:
         word = _hashed(value)
-    return f"{scope}:{word}"
+    return f"{ACROSS_PREFIX}{scope}:{word}"
 
 
 def _values(descriptor: Descriptor) -> dict[Scope, str]:

@@ -7,12 +7,14 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.errors import StoreUnavailableError
+from extproc.core.estimates import EstimateMode, EstimatePlan
 from extproc.core.handles import handle_from_fields
 from extproc.core.limits import ServiceLimit
 from extproc.core.ports import LimitLookup
@@ -26,10 +28,12 @@ from extproc.core.reservations import (
     State,
     WindowView,
 )
+from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
 from extproc.envoy_io.admission import Admission, AdmissionPolicy
 from extproc.envoy_io.attributes import read_request
 from extproc.envoy_io.identity import FromHeader, FromMetadata
+from extproc.stores.views import Views
 from tests.support.fakes import ListedLimits, RecordingStore, RecordingTelemetry
 from tests.support.streams import MemoryContext
 
@@ -73,6 +77,7 @@ class Bench:
     store: RecordingStore = field(default_factory=RecordingStore)
     limits: ListedLimits = field(default_factory=ListedLimits)
     telemetry: RecordingTelemetry = field(default_factory=RecordingTelemetry)
+    views: Views = field(default_factory=Views)
     policy: AdmissionPolicy = POLICY
 
     def __post_init__(self) -> None:
@@ -82,7 +87,13 @@ class Bench:
     def admission(self) -> Admission:
         return Admission(
             self.policy,
-            store=self.store,
+            reserver=Reserver(
+                store=self.store,
+                limits=self.limits,
+                views=self.views,
+                estimate=EstimatePlan(mode=EstimateMode.QUANTILE),
+                clock=lambda: datetime.now(UTC),
+            ),
             limits=self.limits,
             settler=self.settler,
             telemetry=self.telemetry,

@@ -25,7 +25,7 @@ from extproc.core.policies import (
     Rule,
     Scope,
 )
-from extproc.core.resolve import Resolved, across_root, resolve
+from extproc.core.resolve import BLOCK_LABEL, Resolved, across_root, resolve
 from extproc.stores.views import bucket_key
 from tests.support.policies import (
     NOW,
@@ -99,7 +99,10 @@ def test_all_that_apply_are_there_once_and_so_the_strictest(
             "service_limit/rpm": found.service.rpm,
             "service_limit/total_tpm": found.service.tpm,
         }
-    buckets = everything(of(found, who))
+    resolved = of(found, who)
+    if resolved.blocked_by is not None:
+        wanted[f"{BLOCK_LABEL}{resolved.blocked_by.scope}"] = 0
+    buckets = everything(resolved)
     assert {bucket.label: bucket.limit for bucket in buckets} == wanted
     assert len(buckets) == len({bucket.key for bucket in buckets}) == len(wanted)
 
@@ -267,9 +270,10 @@ def test_a_policy_across_roots_lives_at_a_root_of_its_own() -> None:
     )
     resolved = of(found, descriptor(provider="openai", user="alice"))
     assert [b.label for b in resolved.buckets] == ["x/total_tpm"]
-    assert list(resolved.across) == ["provider:openai", "user::any"]
-    assert [b.key for b in resolved.across["provider:openai"]] == [
-        "rate:{provider:openai}:z.total_tpm.provider:openai:"
+    shared = "across:provider:openai"
+    assert list(resolved.across) == [shared, "across:user::any"]
+    assert [b.key for b in resolved.across[shared]] == [
+        f"rate:{{{shared}}}:z.total_tpm.provider:openai:"
     ]
     assert is_valid_id(across_root(Scope.APPLICATION, "x" * 128))
     assert across_root(Scope.USER, ANY) != across_root(Scope.USER, "any")
