@@ -60,11 +60,13 @@ def _prices(settings: Settings) -> PriceList:
 
 def _estimate(settings: Settings) -> EstimatePlan:
     admission = settings.admission
+    is_strict = admission.estimate == "strict"
     return EstimatePlan(
         mode=EstimateMode(admission.estimate),
         quantile_permille=round(admission.estimate_quantile * 1000),
         margin_percent=admission.estimate_margin_percent,
-        platform_cap_tokens=admission.platform_cap_tokens,
+        # In strict mode the cap is in the request itself, and a client's own one stands.
+        platform_cap_tokens=None if is_strict else admission.platform_cap_tokens,
     )
 
 
@@ -80,6 +82,11 @@ def _policy(settings: Settings) -> AdmissionPolicy:
         fails_open=settings.redis.failure_mode == "open",
         count_inline_max_bytes=settings.admission.count_inline_max_bytes,
         max_body_bytes=settings.server.max_body_bytes,
+        strict_cap_tokens=(
+            settings.admission.platform_cap_tokens
+            if settings.admission.estimate == "strict"
+            else None
+        ),
     )
 
 

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -136,15 +143,22 @@ class AdmissionSettings(_Section):
 
     default_output_tokens: int = Field(default=512, ge=0, le=1_000_000)
     # For services with policies: a quantile of recent answers times a margin, or their mean.
-    estimate: Literal["quantile", "mean"] = "quantile"
+    # strict, for all services: the request's own cap, or platform_cap_tokens written into it.
+    estimate: Literal["quantile", "mean", "strict"] = "quantile"
     estimate_quantile: float = Field(default=0.95, ge=0.001, le=1)
     estimate_margin_percent: int = Field(default=110, ge=1, le=10_000)
-    platform_cap_tokens: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    platform_cap_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     # The whole decision, SQL included; keep it below the filter's message_timeout in Envoy.
     timeout_ms: int = Field(default=800, ge=1, le=60_000)
     unmetered: Literal["refuse", "allow"] = "refuse"
     # Bodies above this are parsed and counted in a thread, off the event loop.
     count_inline_max_bytes: int = Field(default=32 * 1024, ge=0)
+
+    @model_validator(mode="after")
+    def _strict_needs_a_cap(self) -> "AdmissionSettings":
+        if self.estimate == "strict" and self.platform_cap_tokens is None:
+            raise ValueError("estimate = strict needs platform_cap_tokens")
+        return self
 
 
 class PriceSettings(_Section):

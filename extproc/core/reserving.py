@@ -55,7 +55,8 @@ class Attempt:
 class Reserver:
     """Decides attempts.
 
-    ``estimate`` is for roots with policies; a simple root is estimated by the mean. ``clock`` gives
+    ``estimate`` is for roots with policies; a simple root is estimated by the mean, unless strict
+    mode reserves the caps of all. ``clock`` gives
     the time by which effective dates are judged; counters use Redis' own.
     """
 
@@ -72,7 +73,8 @@ class Reserver:
         self._limits = limits
         self._views = views
         self._estimate = estimate
-        self._simple_estimate = replace(estimate, mode=EstimateMode.MEAN)
+        is_strict = estimate.mode is EstimateMode.STRICT
+        self._simple_estimate = estimate if is_strict else replace(estimate, mode=EstimateMode.MEAN)
         self._clock = clock
 
     async def reserve(self, attempt: Attempt) -> Verdict:

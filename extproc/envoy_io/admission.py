@@ -75,6 +75,7 @@ class AdmissionPolicy:
     fails_open: bool
     count_inline_max_bytes: int
     max_body_bytes: int
+    strict_cap_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,9 @@ class Admission:
         self._telemetry = telemetry
         self._executor = executor
         self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
-        self._read_limits = ReadLimits(max_decoded_bytes=policy.max_body_bytes)
+        self._read_limits = ReadLimits(
+            max_decoded_bytes=policy.max_body_bytes, strict_cap_tokens=policy.strict_cap_tokens
+        )
 
     async def process(self, context: grpc.aio.ServicerContext) -> None:
         """One ext_proc stream."""
