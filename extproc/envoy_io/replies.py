@@ -1,6 +1,7 @@
 """Answers to Envoy: prebuilt where they do not vary, and immediate responses to the client."""
 
 import math
+import random
 from collections.abc import Mapping
 
 from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
@@ -13,6 +14,7 @@ from extproc.core.reservations import Admitted, Refusal, Rejected
 from extproc.core.resolve import BLOCK_LABEL
 from extproc.envoy_io.attributes import fill_struct
 
+_MOST_JITTER_SECONDS = 5
 _CONTINUE = pb.CommonResponse.CONTINUE
 
 CONTINUE_REQUEST_HEADERS = pb.ProcessingResponse(request_headers=pb.HeadersResponse())
@@ -106,7 +108,10 @@ def rejected_headers(verdict: Rejected) -> dict[str, str]:
     if verdict.retry_after_ms is None or is_spent(verdict):
         headers["x-should-retry"] = "false"
     if verdict.retry_after_ms is not None:
-        headers["retry-after"] = str(max(1, math.ceil(verdict.retry_after_ms / 1000)))
+        seconds = max(1, math.ceil(verdict.retry_after_ms / 1000))
+        # A little later for some, so that not all come back in the same moment.
+        seconds += random.randint(0, min(_MOST_JITTER_SECONDS, max(1, seconds // 10)))  # noqa: S311
+        headers["retry-after"] = str(seconds)
     return headers
 
 

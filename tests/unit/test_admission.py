@@ -223,7 +223,8 @@ async def test_over_the_limit_is_429_with_headers_and_names_the_limit() -> None:
     reply = await bench.ask(message())
     assert reply.immediate_response.status.code == 429
     headers = headers_of(reply)
-    assert headers["retry-after"] == "12"
+    # 11.2 s, and a little jitter.
+    assert headers["retry-after"] in ("12", "13")
     assert headers["x-ratelimit-limit-tokens"] == "100"
     assert headers["x-ratelimit-remaining-tokens"] == "3"
     assert headers["x-ratelimit-remaining-requests"] == "59"
