@@ -1,5 +1,5 @@
-"""Policies through a real Envoy: every limit that applies decides in one step, and what was taken is
-settled wherever it was taken."""
+"""Policies through a real Envoy: all that apply decide in one step, and what was taken is settled
+wherever it was taken."""
 
 import http.client
 import json
