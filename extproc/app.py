@@ -4,11 +4,15 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 from extproc.control.metrics import Metrics, start_metrics_server
 from extproc.core.errors import SettingsError, StoreUnavailableError
+from extproc.core.estimates import EstimateMode, EstimatePlan
+from extproc.core.price_list import Price, PriceList
+from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
 from extproc.envoy_io.admission import Admission, AdmissionPolicy
 from extproc.envoy_io.ending import Ending
@@ -18,11 +22,13 @@ from extproc.envoy_io.server import GrpcServer
 from extproc.jobs.reaper import Reaper
 from extproc.providers.tokens import warm_up
 from extproc.settings import HeaderSource, Settings
+from extproc.settings import IdentitySource as SourceSettings
 from extproc.stores.batcher import RedisBatcher
 from extproc.stores.limit_lookup import CachedLimitSource
-from extproc.stores.limit_table import LimitTable
+from extproc.stores.policy_table import PolicyTable
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
+from extproc.stores.views import Views
 
 log = logging.getLogger("tokenweir.app")
 
@@ -30,18 +36,45 @@ _READY_PAUSE_SECONDS = 0.1
 _COUNTING_THREADS = 2
 
 
-def _identity(settings: Settings) -> list[IdentitySource]:
+def _sources(sources: Iterable[SourceSettings]) -> list[IdentitySource]:
     return [
         FromHeader(source.name)
         if isinstance(source, HeaderSource)
         else FromMetadata(source.namespace, source.path)
-        for source in settings.identity.sources
+        for source in sources
     ]
+
+
+def _prices(settings: Settings) -> PriceList:
+    return PriceList(
+        tuple(
+            Price(
+                model=price.model,
+                input_micros=price.input_micros,
+                output_micros=price.output_micros,
+            )
+            for price in settings.prices
+        )
+    )
+
+
+def _estimate(settings: Settings) -> EstimatePlan:
+    admission = settings.admission
+    is_strict = admission.estimate == "strict"
+    return EstimatePlan(
+        mode=EstimateMode(admission.estimate),
+        quantile_permille=round(admission.estimate_quantile * 1000),
+        margin_percent=admission.estimate_margin_percent,
+        # In strict mode the cap is in the request itself, and a client's own one stands.
+        platform_cap_tokens=None if is_strict else admission.platform_cap_tokens,
+    )
 
 
 def _policy(settings: Settings) -> AdmissionPolicy:
     return AdmissionPolicy(
-        identity=_identity(settings),
+        identity=_sources(settings.identity.sources),
+        scopes={scope: _sources(sources) for scope, sources in settings.identity.scopes.items()},
+        prices=_prices(settings),
         default_output_tokens=settings.admission.default_output_tokens,
         deadline_ms=round(settings.reaper.deadline_seconds * 1000),
         timeout_seconds=settings.admission.timeout_ms / 1000,
@@ -49,6 +82,11 @@ def _policy(settings: Settings) -> AdmissionPolicy:
         fails_open=settings.redis.failure_mode == "open",
         count_inline_max_bytes=settings.admission.count_inline_max_bytes,
         max_body_bytes=settings.server.max_body_bytes,
+        strict_cap_tokens=(
+            settings.admission.platform_cap_tokens
+            if settings.admission.estimate == "strict"
+            else None
+        ),
     )
 
 
@@ -95,7 +133,7 @@ async def serve(settings: Settings) -> None:
     store = RedisReservationStore(redis)
     limits = CachedLimitSource(
         redis,
-        LimitTable(database),
+        PolicyTable(database),
         cache_ttl_seconds=settings.limits.cache_ttl_seconds,
         negative_ttl_seconds=settings.limits.negative_ttl_seconds,
     )
@@ -109,7 +147,13 @@ async def serve(settings: Settings) -> None:
     server.register(
         admission=Admission(
             policy,
-            store=store,
+            reserver=Reserver(
+                store=store,
+                limits=limits,
+                views=Views(),
+                estimate=_estimate(settings),
+                clock=lambda: datetime.now(UTC),
+            ),
             limits=limits,
             settler=settler,
             telemetry=metrics,

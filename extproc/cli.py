@@ -72,6 +72,12 @@ def _limits(args: argparse.Namespace) -> int:
     return asyncio.run(run_limits_command(args, load_settings(args.config)))
 
 
+def _explain(args: argparse.Namespace) -> int:
+    from extproc.cli_explain import run_explain_command
+
+    return asyncio.run(run_explain_command(args, load_settings(args.config)))
+
+
 def _envoy_render(args: argparse.Namespace) -> int:
     from extproc.envoyconfig.bootstrap import to_yaml
     from extproc.envoyconfig.command import options_from_args
@@ -132,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text, parents=[config])
         sub.set_defaults(run=command)
     _add_limits(commands, config)
+    _add_explain(commands, config)
     _add_database(commands, config)
     _add_envoy(commands)
     _add_demo(add)
@@ -139,7 +146,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_limits(commands: Any, config: argparse.ArgumentParser) -> None:
-    text = "show and change the limits of services"
+    from extproc.cli_policies import add_policy_verbs
+
+    text = "show and change limits: of services, and by policies"
     limits = commands.add_parser("limits", help=text, description=text, parents=[config])
     verbs = limits.add_subparsers(dest="verb", required=True, metavar="VERB")
 
@@ -158,7 +167,17 @@ def _add_limits(commands: Any, config: argparse.ArgumentParser) -> None:
     ):
         add(verb, help_text).add_argument("service", metavar="SERVICE")
     add("list", "show all services")
+    add_policy_verbs(verbs)
     limits.set_defaults(run=_limits)
+
+
+def _add_explain(commands: Any, config: argparse.ArgumentParser) -> None:
+    from extproc.cli_explain import add_explain_arguments
+
+    text = "say which limits a request meets, and why one was or would be refused"
+    explain = commands.add_parser("explain", help=text, description=text, parents=[config])
+    add_explain_arguments(explain)
+    explain.set_defaults(run=_explain)
 
 
 def _add_database(commands: Any, config: argparse.ArgumentParser) -> None:

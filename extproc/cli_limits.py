@@ -3,13 +3,15 @@
 import argparse
 import sys
 
+from extproc.cli_policies import VERBS, run_policies_command
 from extproc.core.errors import SettingsError
 from extproc.core.ids import is_valid_id
 from extproc.core.limits import ServiceLimit
 from extproc.settings import Settings
 from extproc.stores.batcher import RedisBatcher
-from extproc.stores.limit_admin import LimitAdmin
+from extproc.stores.limit_admin import LimitAdmin, PolicyAdmin
 from extproc.stores.limit_table import LimitTable
+from extproc.stores.policy_table import PolicyTable
 from extproc.stores.sql import Database
 
 EXIT_NOT_FOUND = 1
@@ -26,6 +28,8 @@ async def run_limits_command(args: argparse.Namespace, settings: Settings) -> in
     redis = RedisBatcher(url=settings.redis.url, timeout_ms=_TIMEOUT_MS, max_connections=1)
     admin = LimitAdmin(redis, LimitTable(database))
     try:
+        if args.verb in VERBS:
+            return await run_policies_command(args, PolicyAdmin(redis, PolicyTable(database)))
         if args.verb == "list":
             _print_table(await admin.list())
             return 0

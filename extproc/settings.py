@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,6 +27,7 @@ from pydantic_settings import (
 )
 
 from extproc.core.errors import SettingsError
+from extproc.core.policies import Scope
 
 ENV_PREFIX = "TOKENWEIR_"
 # Variables with our prefix that are not settings: the file's own path, and switches of the tests.
@@ -119,6 +127,8 @@ class IdentitySettings(_Section):
     sources: tuple[IdentitySource, ...] = Field(
         default=(HeaderSource(kind="header", name="x-tokenweir-service"),), min_length=1
     )
+    # Where the values of policies' other scopes come from: user, department, agent, ...
+    scopes: Mapping[Scope, tuple[IdentitySource, ...]] = Field(default_factory=dict)
 
 
 class LimitsSettings(_Section):
@@ -132,11 +142,31 @@ class AdmissionSettings(_Section):
     """How a request is estimated, and what happens to one that cannot be read."""
 
     default_output_tokens: int = Field(default=512, ge=0, le=1_000_000)
+    # For services with policies: a quantile of recent answers times a margin, or their mean.
+    # strict, for all services: the request's own cap, or platform_cap_tokens written into it.
+    estimate: Literal["quantile", "mean", "strict"] = "quantile"
+    estimate_quantile: float = Field(default=0.95, ge=0.001, le=1)
+    estimate_margin_percent: int = Field(default=110, ge=1, le=10_000)
+    platform_cap_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     # The whole decision, SQL included; keep it below the filter's message_timeout in Envoy.
     timeout_ms: int = Field(default=800, ge=1, le=60_000)
     unmetered: Literal["refuse", "allow"] = "refuse"
     # Bodies above this are parsed and counted in a thread, off the event loop.
     count_inline_max_bytes: int = Field(default=32 * 1024, ge=0)
+
+    @model_validator(mode="after")
+    def _strict_needs_a_cap(self) -> "AdmissionSettings":
+        if self.estimate == "strict" and self.platform_cap_tokens is None:
+            raise ValueError("estimate = strict needs platform_cap_tokens")
+        return self
+
+
+class PriceSettings(_Section):
+    """Micro-USD for a million tokens of models that match the glob, for cost limits."""
+
+    model: str = Field(min_length=1, max_length=256)
+    input_micros: int = Field(ge=0, le=2**32)
+    output_micros: int = Field(ge=0, le=2**32)
 
 
 class ReaperSettings(_Section):
@@ -168,6 +198,7 @@ class Settings(BaseSettings):
     identity: IdentitySettings = IdentitySettings()
     limits: LimitsSettings = LimitsSettings()
     admission: AdmissionSettings = AdmissionSettings()
+    prices: tuple[PriceSettings, ...] = ()
     reaper: ReaperSettings = ReaperSettings()
     log: LogSettings = LogSettings()
 
@@ -184,8 +215,8 @@ def _check_env_names(environ: Mapping[str, str]) -> None:
         if section is None:
             raise SettingsError(name, f"there is no section {section_name!r}")
         model = section.annotation
-        assert isinstance(model, type)
-        assert issubclass(model, BaseModel)
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            continue  # a list, given whole as JSON
         if key and key.partition("__")[0] not in model.model_fields:
             raise SettingsError(name, f"section {section_name!r} has no key {key!r}")
 

@@ -1,20 +1,28 @@
 --!include integers.lua
+--!include clock.lua
+--!include periods.lua
+--!include cost.lua
+--!include counters.lua
+--!include correct.lua
 --!include ending.lua
--- release: gives all tokens back and keeps the request count.
+-- release: gives all tokens back and keeps the request count, or (undo) gives that back too.
 --
 -- KEYS[1] rate:tpm:{root}:       prefix; the minute comes from the record (see reserve.lua)
 -- KEYS[2] resv:{root}:<id>       hash, the record
 -- KEYS[3] pending:{root}         sorted set, open reservations
+-- KEYS[4] rate:rpm:{root}:       prefix of the request windows
 --
 -- ARGV[1] reservation id         ARGV[3] outcome
 -- ARGV[2] rank of the knowledge  ARGV[4] source
+-- ARGV[5] 1: undo
 --
 -- Reply as of settle. Without a record the answer is "missing", and the id is remembered, so that a
 -- reserve which was overtaken by its release takes nothing.
 
 local TOMBSTONE_TTL_S = 120
 
-local reply = finish(ARGV[1], tonumber(ARGV[2]), 0, 'RELEASED', ARGV[3], ARGV[4])
+local reply = finish(ARGV[1], tonumber(ARGV[2]), 0, 0, 0, 'RELEASED', ARGV[3], ARGV[4],
+  ARGV[5] == '1' and 0 or 1)
 if reply then
   return reply
 end

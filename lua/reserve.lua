@@ -1,6 +1,8 @@
 --!include integers.lua
 --!include clock.lua
--- reserve: checks requests and tokens of the current minute and takes both, or neither.
+--!include history.lua
+-- reserve: checks requests and tokens of the current minute and takes both, or neither. This is for
+-- simple roots, which have a row of limits; see reserve_policies.lua for the others.
 --
 -- KEYS[1] config:{root}          hash, the cached limits
 -- KEYS[2] rate:rpm:{root}:       prefix of the request windows
@@ -16,6 +18,8 @@
 -- ARGV[3] output cap, or -1      ARGV[8] request id
 -- ARGV[4] default output         ARGV[9] status, ARGV[10] rpm, ARGV[11] tpm: limits that could not
 -- ARGV[5] deadline in ms         be cached; an empty status means "read KEYS[1]"
+-- ARGV[12] 1: strict, reserve the cap itself    ARGV[14] owner, ARGV[15] request hash
+-- ARGV[13] platform's output cap, or -1
 --
 -- Replies, nothing taken except by the first:
 --   admitted, minute, input, reserved, rpm, left, tpm, left, reset ms
@@ -23,17 +27,25 @@
 --   refused, unknown|disabled
 --   missing                      the limits are not cached
 --   released                     this id was released, maybe before it was reserved
+--   stale, version, view         the root has policies now
+--   conflict, owner|request      the id belongs to somebody else, or to another request
 -- The same id again gets its first answer.
 
-local HISTORY_MINUTES = 10
 local WINDOW_TTL_S = 120
 local RECORD_SLACK_MS = 900000
 
 local now = now_ms()
 
 local known = redis.call('HMGET', KEYS[5], 'state', 'minute', 'input', 'reserved', 'at',
-  'rpm', 'rpm_left', 'tpm', 'tpm_left')
+  'rpm', 'rpm_left', 'tpm', 'tpm_left', 'owner', 'hash')
 if known[1] then
+  if known[2] ~= '' then
+    if (known[10] or '') ~= ARGV[14] then
+      return { 'conflict', 'owner' }
+    elseif (known[11] or '') ~= ARGV[15] or not known[6] then
+      return { 'conflict', 'request' }
+    end
+  end
   if known[1] == 'RELEASED' then
     return { 'released' }
   end
@@ -44,7 +56,10 @@ end
 
 local status, rpm, tpm = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11])
 if status == '' then
-  local cached = redis.call('HMGET', KEYS[1], 'status', 'rpm', 'tpm')
+  local cached = redis.call('HMGET', KEYS[1], 'status', 'rpm', 'tpm', 'version')
+  if cached[4] and cached[4] ~= '' then
+    return { 'stale', cached[4], redis.call('HGET', KEYS[1], 'view') or '' }
+  end
   status, rpm, tpm = cached[1], tonumber(cached[2] or ''), tonumber(cached[3] or '')
 end
 if status == 'unknown' then
@@ -61,20 +76,21 @@ local minute = math.floor(now / 60000)
 local name = minute_name(minute)
 local input, cap = tonumber(ARGV[2]), tonumber(ARGV[3])
 
--- Expected output: the mean over all answers of the last full minutes, rounded up. Sums are divided
--- once; a mean of the minutes' means would let a quiet minute weigh as much as a busy one.
-local count, sum = 0, 0
-for back = 1, HISTORY_MINUTES do
-  local bucket = redis.call('HMGET', KEYS[4] .. minute_name(minute - back), 'count', 'output_tokens')
-  count = count + tonumber(bucket[1] or 0)
-  sum = sum + tonumber(bucket[2] or 0)
+local platform_cap = tonumber(ARGV[13])
+if cap < 0 or (platform_cap >= 0 and platform_cap < cap) then
+  cap = platform_cap
 end
-local output = count > 0 and math.ceil(sum / count) or tonumber(ARGV[4])
-if cap >= 0 then
-  output = math.min(output, cap)
+local output
+if ARGV[12] == '1' and cap >= 0 then
+  output = cap
+else
+  output = ARGV[12] ~= '1' and mean_output(KEYS[4], minute) or tonumber(ARGV[4])
+  if cap >= 0 then
+    output = math.min(output, cap)
+  end
+  -- A guess may not refuse what could fit into an empty window; input and strict caps are no guess.
+  output = math.min(output, math.max(0, tpm - input))
 end
--- A guess may not refuse what could fit into an empty window; the input is no guess.
-output = math.min(output, math.max(0, tpm - input))
 local reserve = input + output
 
 local requests_key, tokens_key = KEYS[2] .. name, KEYS[3] .. name
@@ -84,7 +100,7 @@ local reset = 60000 - now % 60000
 
 -- What can never fit is said first: to come back for a request that is too large would be in vain.
 local refused_by
-local never = rpm == 0 or tpm == 0 or input > tpm
+local never = rpm == 0 or tpm == 0 or reserve > tpm
 if never then
   refused_by = rpm == 0 and 'rpm' or 'tpm'
 elseif used_requests + 1 > rpm then
@@ -111,6 +127,9 @@ redis.call('HSET', KEYS[5], 'state', 'RESERVED', 'rank', 0, 'minute', name, 'inp
   'reserved', digits(reserve), 'charged', digits(reserve), 'at', digits(now),
   'rpm', digits(rpm), 'rpm_left', digits(rpm_left), 'tpm', digits(tpm), 'tpm_left', digits(tpm_left),
   'wire_format', ARGV[6], 'model', ARGV[7], 'request_id', ARGV[8])
+if ARGV[14] ~= '' or ARGV[15] ~= '' then
+  redis.call('HSET', KEYS[5], 'owner', ARGV[14], 'hash', ARGV[15])
+end
 redis.call('PEXPIRE', KEYS[5], digits(deadline + RECORD_SLACK_MS))
 redis.call('ZADD', KEYS[6], digits(now + deadline), ARGV[1])
 -- The index lives as long as the record that lives longest.

@@ -1,17 +1,25 @@
 --!include integers.lua
 --!include clock.lua
+--!include periods.lua
+--!include cost.lua
+--!include counters.lua
+--!include correct.lua
+--!include histogram.lua
 --!include ending.lua
 -- settle: charges what a request really used instead of what was reserved.
 --
 -- KEYS[1] rate:tpm:{root}:       prefix; the minute comes from the record (see reserve.lua)
 -- KEYS[2] resv:{root}:<id>       hash, the record
 -- KEYS[3] pending:{root}         sorted set, open reservations
--- KEYS[4] usage:output:{root}:   prefix of the output history
+-- KEYS[4] rate:rpm:{root}:       prefix of the request windows
+-- KEYS[5] usage:output:{root}:   prefix of the output history
+-- A policy root's record names its own counters; all have the root's hash tag.
 --
 -- ARGV[1] reservation id         ARGV[5] state
 -- ARGV[2] rank of the knowledge  ARGV[6] outcome
 -- ARGV[3] input tokens           ARGV[7] source
 -- ARGV[4] output tokens          ARGV[8] 1: write the history
+-- ARGV[9] cost in micro-USD, or empty: by the prices of the admission
 --
 -- Reply: applied|improved|classified|noop, reserved, charged before, charged, outcome; or missing.
 -- A charge may lift the window above its limit: what was used is charged, never refused.
@@ -19,17 +27,20 @@
 local HISTORY_TTL_S = 900
 
 local output = tonumber(ARGV[4])
-local reply, may_write =
-  finish(ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]) + output, ARGV[5], ARGV[6], ARGV[7])
+local reply, may_write, has_policies = finish(ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), output,
+  tonumber(ARGV[9]), ARGV[5], ARGV[6], ARGV[7], 1)
 if not reply then
   return { 'missing' }
 end
 if may_write and ARGV[8] == '1' then
   -- The history is of answers, so it belongs to the minute in which the answer ended.
-  local bucket = KEYS[4] .. minute_name(math.floor(now_ms() / 60000))
+  local bucket = KEYS[5] .. minute_name(math.floor(now_ms() / 60000))
   local exists = redis.call('EXISTS', bucket)
   redis.call('HINCRBY', bucket, 'count', 1)
   redis.call('HINCRBY', bucket, 'output_tokens', digits(output))
+  if has_policies then
+    redis.call('HINCRBY', bucket, 'h' .. histogram_bin(output), 1)
+  end
   if exists == 0 then
     redis.call('EXPIRE', bucket, HISTORY_TTL_S)
   end

@@ -69,6 +69,14 @@ class Metrics:
                 registry=registry,
             )
         )
+        self._shadow_refusals = _children(
+            Counter(
+                "tokenweir_shadow_refusals_total",
+                "Requests that a shadow limit would have refused, by service and limit.",
+                ["service_id", "limit"],
+                registry=registry,
+            )
+        )
         self._refusals = _children(
             Counter(
                 "tokenweir_refusals_total",
@@ -158,6 +166,8 @@ class Metrics:
         self._tokens(verdict.root, "estimated_input").inc(verdict.input_tokens)
         self._tokens(verdict.root, "reserved").inc(verdict.reserved_tokens)
         self._admission_seconds("admitted").observe(seconds)
+        for label in verdict.shadow_refusals:
+            self._shadow_refusals(verdict.root, label).inc()
 
     def rejected(self, verdict: Rejected, *, seconds: float) -> None:
         self._rejections(verdict.root, verdict.refused_by).inc()

@@ -32,6 +32,8 @@ class Handle:
     # Turns our tokenizer's counts into the provider's tokens, for an answer that we must count.
     factor_percent: int = 100
     request_id: str = ""
+    # Roots of other slots where the same reservation holds something, in order.
+    other_roots: tuple[str, ...] = ()
 
     def to_fields(self) -> dict[str, Field]:
         """Flat fields for a protobuf Struct."""
@@ -46,6 +48,7 @@ class Handle:
             "hide": int(self.hides_usage),
             "fac": self.factor_percent,
             "req": self.request_id,
+            "also": ",".join(self.other_roots),
         }
 
 
@@ -67,6 +70,7 @@ def handle_from_fields(fields: Mapping[str, object]) -> Handle | None:
         hides_usage=bool(_count(fields.get("hide"))),
         factor_percent=_count(fields.get("fac")) or 100,
         request_id=_text(fields.get("req")),
+        other_roots=tuple(r for r in _text(fields.get("also")).split(",") if is_valid_id(r)),
     )
 
 
@@ -78,7 +82,9 @@ def limit_fields(admitted: Admitted) -> dict[str, Field]:
     }
 
 
-def _window_fields(noun: str, view: WindowView) -> dict[str, Field]:
+def _window_fields(noun: str, view: WindowView | None) -> dict[str, Field]:
+    if view is None:
+        return {}
     return {
         f"limit_{noun}": str(view.limit),
         f"remaining_{noun}": str(max(0, view.remaining)),

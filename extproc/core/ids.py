@@ -5,6 +5,8 @@ import re
 import secrets
 
 MAX_ID_LENGTH = 128
+# Roots of counters that all tenants share begin so; no client can be one.
+ACROSS_PREFIX = "across:"
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 
 

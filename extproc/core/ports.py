@@ -1,9 +1,11 @@
 """What the core and the Envoy conversations need of the outside world."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from extproc.core.limits import ServiceLimit
+from extproc.core.policies import Descriptor, PolicySet
 from extproc.core.reservations import (
     Admitted,
     Outcome,
@@ -13,17 +15,50 @@ from extproc.core.reservations import (
     SettleResult,
     StoreVerdict,
 )
+from extproc.core.resolve import Resolved
 
 
 @dataclass(frozen=True, slots=True)
 class LimitLookup:
-    """Answer of a cold lookup. ``limit`` is None for an unknown service.
+    """Answer of a cold lookup. An unknown service has neither a limit nor policies.
 
-    ``cached`` says that Redis now holds it, so that reserve can read it there.
+    ``limit`` is the row of ``service_limit``; a root that has policies of its own needs none.
+    ``policies`` is None for a simple root: no policy and no block concerns it. ``cached`` says that
+    Redis now holds all this, so that reserve can read it there.
     """
 
     limit: ServiceLimit | None
     cached: bool
+    policies: PolicySet | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is such a service at all; it may be disabled."""
+        return self.limit is not None or self.policies is not None
+
+
+class PolicyView(Protocol):
+    """The compiled policies of one root."""
+
+    @property
+    def version(self) -> str: ...
+
+    def resolve(self, descriptor: Descriptor, now: datetime) -> Resolved:
+        """What one request meets at ``now`` (with a time zone)."""
+        ...
+
+
+class PolicyViews(Protocol):
+    """What this worker believes of policies; every decision compares it with Redis."""
+
+    def get(self, root: str) -> PolicyView | None: ...
+
+    def put(self, root: str, version: str, view: str) -> PolicyView | None:
+        """Keep what Redis says; both empty: the root has no policies. Raises
+        StoreUnavailableError for a view that is not understood."""
+        ...
+
+    def learn(self, policies: PolicySet) -> PolicyView: ...
 
 
 class LimitSource(Protocol):
@@ -56,8 +91,13 @@ class ReservationStore(Protocol):
     async def settle(self, settlement: Settlement) -> SettleResult: ...
 
     async def release(self, settlement: Settlement) -> SettleResult:
-        """Give the tokens back, keep the request count. Unknown ids are remembered for a while, so
-        that a reserve which arrives late takes nothing."""
+        """Give the tokens back, keep the request count (unless it is an undo). Unknown ids are
+        remembered for a while, so that a reserve which arrives late takes nothing."""
+        ...
+
+    async def renew(self, root: str, reservation_id: str, *, deadline_ms: int) -> bool:
+        """Keep a long request open: its deadline and its leases end ``deadline_ms`` from now at the
+        earliest. False when it is not open any more."""
         ...
 
     async def overdue(self, root: str, *, at_most: int) -> list[OpenReservation]: ...

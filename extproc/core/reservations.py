@@ -4,10 +4,15 @@ Life of a reservation: RESERVED, then SETTLED or RELEASED (by someone who knows)
 reaper, who guesses). Later and better knowledge may correct a guess; see ``Knowledge``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+from extproc.core.buckets import Bucket, Unit
+from extproc.core.estimates import EstimatePlan
 from extproc.core.limits import ServiceLimit
+
+# Micro-USD for a million tokens: 4,000 USD a token and less.
+MAX_PRICE = 2**32
 
 
 class State(StrEnum):
@@ -60,6 +65,13 @@ class ReserveRequest:
     ``deadline_ms`` is how long from now it may stay open before the reaper resolves it.
     ``limit`` is None on the warm path, where the script reads the cached limits itself; it is given
     only when they were just read from SQL and could not be cached.
+
+    A root with policies: ``version`` is that of the view by which ``buckets`` are all that the
+    request meets there; ``is_pinned`` says that this view was just read from SQL and
+    could not be cached, so there is nothing to compare it with. ``input_price`` and
+    ``output_price`` are micro-USD for a million tokens.
+
+    ``owner`` and ``request_hash`` tell a repeated call from another request of the same id.
     """
 
     reservation_id: str
@@ -72,6 +84,19 @@ class ReserveRequest:
     model: str = ""
     request_id: str = ""
     limit: ServiceLimit | None = None
+    estimate: EstimatePlan = field(default_factory=EstimatePlan)
+    version: str = ""
+    buckets: tuple[Bucket, ...] = ()
+    is_pinned: bool = False
+    input_price: int = 0
+    output_price: int = 0
+    owner: str = ""
+    request_hash: str = ""
+
+    def __post_init__(self) -> None:
+        for name, price in (("input", self.input_price), ("output", self.output_price)):
+            if not 0 <= price <= MAX_PRICE:
+                raise ValueError(f"{name}_price must be 0 to {MAX_PRICE}, got {price}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,31 +109,71 @@ class WindowView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BucketState:
+    """One counter after the decision, in its unit.
+
+    ``remaining`` is negative where a counter that does not refuse was passed, or a token bucket is
+    in debt. ``reset_ms`` is how long until all of it is free again if nothing more comes (a slot:
+    the longest that a lease can last).
+    """
+
+    label: str
+    unit: Unit
+    limit: int
+    remaining: int
+    reset_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A counter that refused. ``retry_after_ms`` is when this request will fit it; None: never."""
+
+    label: str
+    unit: Unit
+    limit: int
+    remaining: int
+    retry_after_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """Requests and tokens were taken from window ``minute`` (UTC, yyyyMMddHHmm)."""
+    """Everything was taken; minute windows are those of ``minute`` (UTC, yyyyMMddHHmm).
+
+    ``requests`` and ``tokens`` are the tightest of their kind that can refuse, None without one.
+    ``shadow_refusals`` are labels of shadow counters that would have refused.
+    """
 
     reservation_id: str
     root: str
     minute: str
     input_tokens: int
     reserved_tokens: int
-    requests: WindowView
-    tokens: WindowView
+    requests: WindowView | None
+    tokens: WindowView | None
+    reserved_cost_micros: int = 0
+    buckets: tuple[BucketState, ...] = ()
+    shadow_refusals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """Nothing was taken. ``refused_by`` is "rpm" or "tpm".
+    """Nothing was taken. ``refused_by`` is "rpm" or "tpm", or the label of the binding refusal: the
+    one that lasts longest.
 
-    ``retry_after_ms`` is when the same request will fit; None when it never can.
+    ``retry_after_ms`` is when the same request will fit; None when it never can. ``refusals`` are
+    all counters that refused, in the order of the request's buckets (of a simple root: none).
     """
 
     root: str
     refused_by: str
     requested_tokens: int
-    requests: WindowView
-    tokens: WindowView
+    requests: WindowView | None
+    tokens: WindowView | None
     retry_after_ms: int | None
+    requested_cost_micros: int = 0
+    buckets: tuple[BucketState, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    shadow_refusals: tuple[str, ...] = ()
 
 
 class ServiceState(StrEnum):
@@ -130,8 +195,33 @@ class LimitsMissing:
     """The cache does not hold the limits; nothing was taken: load them and ask again."""
 
 
+@dataclass(frozen=True, slots=True)
+class LimitsStale:
+    """The request's buckets are of another view than the one in force; nothing was taken.
+
+    ``view`` is the JSON of what is in force. Both are empty when the root has no policies any more.
+    """
+
+    version: str
+    view: str
+
+
+class Conflict(StrEnum):
+    """What differs between two requests of one reservation id."""
+
+    OWNER = "owner"
+    REQUEST = "request"
+
+
+@dataclass(frozen=True, slots=True)
+class IdConflict:
+    """The reservation id is in use by somebody else, or for another request. Nothing was taken."""
+
+    what: Conflict
+
+
 Verdict = Admitted | Rejected | ServiceRefused
-StoreVerdict = Verdict | LimitsMissing
+StoreVerdict = Verdict | LimitsMissing | LimitsStale | IdConflict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +229,8 @@ class Settlement:
     """The end of a reservation. ``input_tokens`` and ``output_tokens`` are what to charge.
 
     ``writes_history`` is true only after a success whose usage the provider reported.
+    ``cost_micros``: None computes it from the prices of the admission. ``undo`` makes a release
+    give back the request counts too: for a request that another root refused.
     """
 
     reservation_id: str
@@ -150,6 +242,8 @@ class Settlement:
     source: Source
     state: State = State.SETTLED
     writes_history: bool = False
+    cost_micros: int | None = None
+    undo: bool = False
 
 
 class SettleStatus(StrEnum):

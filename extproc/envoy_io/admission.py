@@ -6,10 +6,11 @@ does not deliver it to Envoy ends in a release, handed to the settler without aw
 
 import asyncio
 import logging
+import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
@@ -17,8 +18,10 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from extproc.core.errors import RequestError, StoreUnavailableError
 from extproc.core.handles import Handle
 from extproc.core.ids import new_reservation_id, reservation_id_of
-from extproc.core.outcomes import release
-from extproc.core.ports import LimitSource, ReservationStore, Telemetry
+from extproc.core.outcomes import everywhere, release
+from extproc.core.policies import Descriptor, Scope
+from extproc.core.ports import LimitSource, Telemetry
+from extproc.core.price_list import PriceList
 from extproc.core.reservations import (
     Admitted,
     Outcome,
@@ -29,9 +32,10 @@ from extproc.core.reservations import (
     Source,
     Verdict,
 )
-from extproc.core.reserving import reserve
+from extproc.core.reserving import Attempt, Reserver
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import MALFORMED, Attributes
+from extproc.envoy_io.descriptor import describe
 from extproc.envoy_io.identity import IdentitySource, identify
 from extproc.envoy_io.refusals import Refusals
 from extproc.envoy_io.replies import (
@@ -62,6 +66,8 @@ class AdmissionPolicy:
     """What the operator decided about admission. Times in milliseconds or seconds by name."""
 
     identity: Sequence[IdentitySource]
+    scopes: Mapping[Scope, Sequence[IdentitySource]] = field(default_factory=dict)
+    prices: PriceList = field(default_factory=PriceList)
     default_output_tokens: int
     deadline_ms: int
     timeout_seconds: float
@@ -69,6 +75,7 @@ class AdmissionPolicy:
     fails_open: bool
     count_inline_max_bytes: int
     max_body_bytes: int
+    strict_cap_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +103,22 @@ class Admission:
         self,
         policy: AdmissionPolicy,
         *,
-        store: ReservationStore,
+        reserver: Reserver,
         limits: LimitSource,
         settler: Settler,
         telemetry: Telemetry,
         executor: Executor,
     ) -> None:
         self._policy = policy
-        self._store = store
+        self._reserver = reserver
         self._limits = limits
         self._settler = settler
         self._telemetry = telemetry
         self._executor = executor
         self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
-        self._read_limits = ReadLimits(max_decoded_bytes=policy.max_body_bytes)
+        self._read_limits = ReadLimits(
+            max_decoded_bytes=policy.max_body_bytes, strict_cap_tokens=policy.strict_cap_tokens
+        )
 
     async def process(self, context: grpc.aio.ServicerContext) -> None:
         """One ext_proc stream."""
@@ -135,7 +144,7 @@ class Admission:
             delivered = True
         finally:
             if answer.handle is not None and not delivered:
-                self._give_back(answer.handle)
+                self._give_back(answer.handle, (answer.handle.root, *answer.handle.other_roots))
 
     async def _answer(self, message: pb.ProcessingRequest) -> _Answer:
         started = time.perf_counter()
@@ -155,7 +164,15 @@ class Admission:
                 facts = await self._read(asked, attributes, message.request_body.body)
                 if isinstance(facts, Unmetered):
                     return _Answer(await self._unmetered(asked, facts))
-                handle, verdict = await self._reserve(asked, facts)
+                descriptor = describe(
+                    self._policy.scopes,
+                    root=service_id,
+                    model=facts.model,
+                    wire_format=facts.wire_format,
+                    header=attributes.header,
+                    metadata=message.metadata_context,
+                )
+                handle, verdict = await self._reserve(asked, facts, descriptor)
         except TimeoutError:
             # Not Redis' word that it is away, so no reason to fail open: a body made to be slow to
             # read would get through.
@@ -222,7 +239,9 @@ class Admission:
                 return Unmetered("content_encoding")
             raise
 
-    async def _reserve(self, asked: _Asked, facts: RequestFacts) -> tuple[Handle, Verdict]:
+    async def _reserve(
+        self, asked: _Asked, facts: RequestFacts, descriptor: Descriptor
+    ) -> tuple[Handle, Verdict]:
         """Ask for the reservation; if that is interrupted, give back what may have been taken."""
         handle = Handle(
             reservation_id=asked.reservation_id,
@@ -236,6 +255,7 @@ class Admission:
             factor_percent=facts.factor_percent,
             request_id=asked.request_id,
         )
+        price = self._policy.prices.of(facts.model)
         request = ReserveRequest(
             reservation_id=handle.reservation_id,
             root=handle.root,
@@ -246,21 +266,28 @@ class Admission:
             wire_format=handle.wire_format,
             model=handle.model,
             request_id=handle.request_id,
+            owner=secrets.token_hex(8),
+            input_price=price.input_micros,
+            output_price=price.output_micros,
         )
+        attempt = Attempt(request, descriptor)
         try:
-            return handle, await reserve(request, store=self._store, limits=self._limits)
+            verdict = await self._reserver.reserve(attempt)
         except asyncio.CancelledError:
             # The client left, Envoy gave up, or the time is over. The call may still be on its way;
             # a release that overtakes it leaves a mark, and the late reserve takes nothing.
-            self._give_back(handle)
+            self._give_back(handle, attempt.roots)
             raise
         except StoreUnavailableError as error:
-            if error.maybe_applied:
-                self._give_back(handle)
+            # With several roots the first ones have admitted, whatever became of the last.
+            if error.maybe_applied or len(attempt.roots) > 1:
+                self._give_back(handle, attempt.roots)
             raise
+        return replace(handle, other_roots=tuple(attempt.roots[1:])), verdict
 
-    def _give_back(self, handle: Handle) -> None:
-        self._settler.submit(release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION))
+    def _give_back(self, handle: Handle, roots: Sequence[str]) -> None:
+        end = release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION)
+        self._settler.submit_all(everywhere(end, roots[1:]))
 
     async def _unmetered(self, asked: _Asked, facts: Unmetered) -> pb.ProcessingResponse:
         """What cannot be counted follows the setting. Even where it may pass, the caller must be a
@@ -274,10 +301,10 @@ class Admission:
                 f"{asked.path[:_MAX_PATH_TEXT]} is not a path whose tokens this gateway can count, "
                 "and it forwards nothing else.",
             )
-        limit = (await self._limits.load(asked.service_id)).limit
-        if limit is None:
+        found = await self._limits.load(asked.service_id)
+        if not found.is_known:
             raise _service_error(ServiceRefused(ServiceState.UNKNOWN))
-        if not limit.enabled:
+        if found.limit is not None and not found.limit.enabled:
             raise _service_error(ServiceRefused(ServiceState.DISABLED))
         log.info(
             "unmetered",

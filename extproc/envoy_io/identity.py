@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from envoy.config.core.v3.base_pb2 import Metadata
 
 from extproc.core.errors import RequestError
-from extproc.core.ids import is_valid_id
+from extproc.core.ids import ACROSS_PREFIX, is_valid_id
 from extproc.envoy_io.attributes import metadata_text
 
 Headers = Callable[[str], str | None]
@@ -51,7 +51,7 @@ def identify(sources: Sequence[IdentitySource], *, header: Headers, metadata: Me
         value = source.read(header, metadata)
         if value is None:
             continue
-        if not is_valid_id(value):
+        if not is_valid_id(value) or value.startswith(ACROSS_PREFIX):
             raise RequestError(
                 400,
                 "invalid_service_id",

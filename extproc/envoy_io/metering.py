@@ -15,7 +15,13 @@ from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import Proces
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.handles import NAMESPACE, Handle, handle_from_fields
-from extproc.core.outcomes import AnswerFacts, release, settle_answer, settle_interrupted
+from extproc.core.outcomes import (
+    AnswerFacts,
+    everywhere,
+    release,
+    settle_answer,
+    settle_interrupted,
+)
 from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import Attributes, metadata_fields
@@ -126,7 +132,8 @@ class _Answer:
             return None
         self._settled = True
         self.done = True
-        self._settler.submit(release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING))
+        end = release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING)
+        self._settler.submit_all(everywhere(end, handle.other_roots))
         reply = _metered(CONTINUE_RESPONSE_HEADERS)
         reply.mode_override.response_body_mode = ProcessingMode.NONE
         return reply
@@ -157,9 +164,10 @@ class _Answer:
         )
         if not ended and self._is_stopping():
             # We stop, not the answer: the rest passes unseen, so the reserve is the better guess.
-            self._settler.submit(settle_interrupted(self._handle, facts))
-            return
-        self._settler.submit(settle_answer(self._handle, facts))
+            end = settle_interrupted(self._handle, facts)
+        else:
+            end = settle_answer(self._handle, facts)
+        self._settler.submit_all(everywhere(end, self._handle.other_roots))
 
 
 def _metered(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:

@@ -9,7 +9,10 @@ from extproc.core.ports import Telemetry
 from extproc.core.reservations import Rejected
 from extproc.envoy_io.replies import (
     CONTINUE_REQUEST_BODY,
+    INSUFFICIENT_QUOTA,
+    error_type,
     immediate,
+    is_spent,
     rejected_headers,
     rejected_message,
     unavailable_headers,
@@ -23,8 +26,6 @@ _MAX_LOGGED = 256
 REQUEST_ID = "x-request-id"
 # How our refusals begin in Envoy's %RESPONSE_CODE_DETAILS%.
 DETAILS_PREFIX = "tokenweir_"
-# OpenAI's words for the kinds of limit, as its clients know them.
-_ERROR_TYPES = {"rpm": "requests", "tpm": "tokens"}
 
 
 class Refusals:
@@ -83,11 +84,12 @@ class Refusals:
                 "service_id": verdict.root,
                 "model": model,
                 "requested_tokens": verdict.requested_tokens,
-                "rpm_limit": verdict.requests.limit,
-                "rpm_remaining": verdict.requests.remaining,
-                "tpm_limit": verdict.tokens.limit,
-                "tpm_remaining": verdict.tokens.remaining,
+                "rpm_limit": verdict.requests and verdict.requests.limit,
+                "rpm_remaining": verdict.requests and verdict.requests.remaining,
+                "tpm_limit": verdict.tokens and verdict.tokens.limit,
+                "tpm_remaining": verdict.tokens and verdict.tokens.remaining,
                 "retry_after_ms": verdict.retry_after_ms,
+                "refusals": [refusal.label for refusal in verdict.refusals],
                 "path": path[:_MAX_LOGGED],
                 "request_id": request_id,
             },
@@ -95,16 +97,16 @@ class Refusals:
         body = error_body(
             path,
             status=429,
-            code="rate_limit_exceeded",
+            code=INSUFFICIENT_QUOTA if is_spent(verdict) else "rate_limit_exceeded",
             message=rejected_message(verdict),
             param=None,
-            error_type=_ERROR_TYPES.get(verdict.refused_by),
+            error_type=error_type(verdict),
         )
         return immediate(
             429,
             body,
             headers=rejected_headers(verdict) | {REQUEST_ID: request_id},
-            details=f"{DETAILS_PREFIX}over_{verdict.refused_by}",
+            details=f"{DETAILS_PREFIX}over_limit",
         )
 
     def unavailable(

@@ -1,16 +1,20 @@
 """Answers to Envoy: prebuilt where they do not vary, and immediate responses to the client."""
 
 import math
+import random
 from collections.abc import Mapping
 
 from envoy.config.core.v3.base_pb2 import HeaderValue, HeaderValueOption
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.type.v3.http_status_pb2 import HttpStatus
 
+from extproc.core.buckets import Unit
 from extproc.core.handles import METERED_KEY, NAMESPACE, Field, duration_text, limit_fields
-from extproc.core.reservations import Admitted, Rejected
+from extproc.core.reservations import Admitted, Refusal, Rejected
+from extproc.core.resolve import BLOCK_LABEL
 from extproc.envoy_io.attributes import fill_struct
 
+_MOST_JITTER_SECONDS = 5
 _CONTINUE = pb.CommonResponse.CONTINUE
 
 CONTINUE_REQUEST_HEADERS = pb.ProcessingResponse(request_headers=pb.HeadersResponse())
@@ -21,6 +25,9 @@ CONTINUE_REQUEST_TRAILERS = pb.ProcessingResponse(request_trailers=pb.TrailersRe
 CONTINUE_RESPONSE_HEADERS = pb.ProcessingResponse(response_headers=pb.HeadersResponse())
 CONTINUE_RESPONSE_BODY = pb.ProcessingResponse(response_body=pb.BodyResponse())
 CONTINUE_RESPONSE_TRAILERS = pb.ProcessingResponse(response_trailers=pb.TrailersResponse())
+
+# OpenAI's word for a quota that is used up; its clients do not retry it.
+INSUFFICIENT_QUOTA = "insufficient_quota"
 
 # A client that stores no state of ours cannot be asked to come back sooner than this.
 _UNAVAILABLE_RETRY_SECONDS = 1
@@ -93,13 +100,18 @@ def rejected_headers(verdict: Rejected) -> dict[str, str]:
     """
     headers = {"content-type": "application/json"}
     for noun, view in (("requests", verdict.requests), ("tokens", verdict.tokens)):
+        if view is None:
+            continue
         headers[f"x-ratelimit-limit-{noun}"] = str(view.limit)
         headers[f"x-ratelimit-remaining-{noun}"] = str(max(0, view.remaining))
         headers[f"x-ratelimit-reset-{noun}"] = duration_text(view.reset_ms)
-    if verdict.retry_after_ms is None:
+    if verdict.retry_after_ms is None or is_spent(verdict):
         headers["x-should-retry"] = "false"
-    else:
-        headers["retry-after"] = str(max(1, math.ceil(verdict.retry_after_ms / 1000)))
+    if verdict.retry_after_ms is not None:
+        seconds = max(1, math.ceil(verdict.retry_after_ms / 1000))
+        # A little later for some, so that not all come back in the same moment.
+        seconds += random.randint(0, min(_MOST_JITTER_SECONDS, max(1, seconds // 10)))  # noqa: S311
+        headers["retry-after"] = str(seconds)
     return headers
 
 
@@ -113,16 +125,53 @@ def unavailable_headers() -> dict[str, str]:
 
 def rejected_message(verdict: Rejected) -> str:
     """What the 429 says: which limit refused, how much is left, when it fits."""
-    if verdict.refused_by == "rpm":
-        view, noun, wanted = verdict.requests, "requests per minute (RPM)", 1
-    else:
-        view, noun, wanted = verdict.tokens, "tokens per minute (TPM)", verdict.requested_tokens
-    used = view.limit - view.remaining
-    if verdict.retry_after_ms is None:
+    binding = _binding(verdict)
+    if binding is None or binding.label.startswith(BLOCK_LABEL):
+        return f"Service {verdict.root} is blocked here."
+    noun, wanted = {
+        Unit.REQUESTS: ("requests per minute (RPM)", 1),
+        Unit.SLOT: ("concurrent requests", 1),
+        Unit.COST: ("cost in micro-USD", verdict.requested_cost_micros),
+    }.get(binding.unit, ("tokens per minute (TPM)", verdict.requested_tokens))
+    if binding.label not in ("rpm", "tpm"):
+        noun = f"{noun.partition(' per ')[0]} of limit {binding.label}"
+    if binding.retry_after_ms is None:
         advice = "This request can never fit: make it smaller or have the limit raised."
     else:
-        advice = f"Please try again in {duration_text(verdict.retry_after_ms)}."
+        advice = f"Please try again in {duration_text(binding.retry_after_ms)}."
     return (
-        f"Rate limit reached for service {verdict.root} on {noun}: "
-        f"Limit {view.limit}, Used {used}, Requested {wanted}. {advice}"
+        f"Rate limit reached for service {verdict.root} on {noun}: Limit {binding.limit}, "
+        f"Used {binding.limit - binding.remaining}, Requested {wanted}. {advice}"
+    )
+
+
+def error_type(verdict: Rejected) -> str:
+    """OpenAI's word for the kind of limit, as its clients know it."""
+    if is_spent(verdict):
+        return INSUFFICIENT_QUOTA
+    binding = _binding(verdict)
+    is_requests = binding is not None and binding.unit in (Unit.REQUESTS, Unit.SLOT)
+    return "requests" if is_requests else "tokens"
+
+
+def is_spent(verdict: Rejected) -> bool:
+    """True when waiting a little is no answer: a quota of a day or longer, money, a block."""
+    dimension = verdict.refused_by.rpartition("/")[2]
+    return verdict.refused_by.startswith(BLOCK_LABEL) or dimension.startswith(("tokens_", "cost_"))
+
+
+def _binding(verdict: Rejected) -> Refusal | None:
+    """The refusal that decides; a simple root's verdict has no list of them."""
+    for refusal in verdict.refusals:
+        if refusal.label == verdict.refused_by:
+            return refusal
+    view = verdict.requests if verdict.refused_by == "rpm" else verdict.tokens
+    if view is None:
+        return None
+    return Refusal(
+        label=verdict.refused_by,
+        unit=Unit.REQUESTS if verdict.refused_by == "rpm" else Unit.TOTAL,
+        limit=view.limit,
+        remaining=view.remaining,
+        retry_after_ms=verdict.retry_after_ms,
     )

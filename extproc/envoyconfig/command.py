@@ -45,6 +45,13 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
         help="authenticate clients: one KEY and one service id a line",
     )
     add("--identity-header", default=IDENTITY_HEADER, metavar="NAME")
+    add(
+        "--trusted-header",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another header for policies' scopes; only one that clients cannot set",
+    )
     add("--max-body-bytes", type=int, default=RenderOptions.max_body_bytes, metavar="N")
     add(
         "--failure-mode",
@@ -113,6 +120,7 @@ def options_from_args(args: argparse.Namespace) -> RenderOptions:
         upstream_ca_file=args.upstream_ca,
         api_keys=read_api_keys(args.api_keys) if args.api_keys is not None else None,
         identity_header=args.identity_header,
+        trusted_headers=tuple(args.trusted_header),
         max_body_bytes=args.max_body_bytes,
         failure_mode=args.failure_mode,
         unmetered_prefixes=tuple(args.unmetered),

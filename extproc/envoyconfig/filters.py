@@ -74,6 +74,7 @@ def admission(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
                 "request.headers['content-type']",
                 "request.headers['content-encoding']",
                 f"request.headers['{options.identity_header}']",
+                *(f"request.headers['{name}']" for name in options.trusted_headers),
                 "source.address",
             ],
             metadata_options=p.ext_proc.MetadataOptions(

@@ -97,6 +97,9 @@ class RenderOptions:
     and a literal per cent sign is written ``%%``.
     ``api_keys`` maps a client's key to its service id; None or empty leaves authentication to the
     filters of whoever puts this into an existing Envoy.
+    ``trusted_headers`` are request headers that admission sees beside the identity, for policies'
+    scopes. They are not removed from requests: name only such as a filter, or whoever stands in
+    front of this Envoy, sets and clients cannot.
     ``max_body_bytes`` should equal the server's setting ``server.max_body_bytes``.
     ``request_timeout_seconds`` bounds a whole request, its stream included. It should not exceed
     the server's ``reaper.deadline_seconds``, or a stream could outlive its reservation.
@@ -117,6 +120,7 @@ class RenderOptions:
     api_keys: Mapping[str, str] | None = field(default=None, repr=False)
     identity_header: str = IDENTITY_HEADER
     identity_namespaces: tuple[str, ...] = AUTH_NAMESPACES
+    trusted_headers: tuple[str, ...] = ()
     max_body_bytes: int = 16 * 1024 * 1024
     failure_mode: FailureMode = "closed"
     admission_timeout_ms: int = 1000
@@ -143,6 +147,8 @@ class RenderOptions:
             if not getattr(self, key) >= 1:
                 raise SettingsError(key, "expected at least one second")
         _check_header_name("identity_header", self.identity_header)
+        for name in self.trusted_headers:
+            _check_header_name("trusted_headers", name)
         for name in self.upstream_headers:
             _check_header_name("upstream_headers", name)
         for prefix in self.unmetered_prefixes:

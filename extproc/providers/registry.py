@@ -6,9 +6,9 @@ from types import MappingProxyType
 from urllib.parse import unquote
 
 from extproc.providers.anthropic_requests import read_messages
-from extproc.providers.include_usage import with_usage_asked
 from extproc.providers.json_input import read_json_object
 from extproc.providers.openai_requests import read_chat, read_completions, read_embeddings
+from extproc.providers.request_rewrite import rewritten
 from extproc.providers.requests import (
     JsonObject,
     ReadLimits,
@@ -107,4 +107,10 @@ def read_request(
     if "model" not in value and (deployment := _deployment(path)) is not None:
         value["model"] = deployment
     facts = _READERS[wire_format](value, limits)
-    return with_usage_asked(facts, value, plain, content_encoding=content_encoding)
+    return rewritten(
+        facts,
+        value,
+        plain,
+        content_encoding=content_encoding,
+        strict_cap_tokens=limits.strict_cap_tokens,
+    )

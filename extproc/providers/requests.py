@@ -14,13 +14,15 @@ class ReadLimits:
 
     ``max_decoded_bytes`` bounds the body after gzip or deflate; ``max_depth`` the nesting of its
     JSON; ``max_choices`` the answers asked for at once; ``max_output_tokens`` the client's own
-    cap, so that sums stay exact in Redis (below 2**53).
+    cap, so that sums stay exact in Redis (below 2**53). ``strict_cap_tokens`` is written into a
+    request that has no cap.
     """
 
     max_decoded_bytes: int = 16 * 1024 * 1024
     max_depth: int = 100
     max_choices: int = 128
     max_output_tokens: int = 2**31 - 1
+    strict_cap_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

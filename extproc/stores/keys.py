@@ -43,3 +43,32 @@ def reservation(root: str, reservation_id: str) -> str:
 def pending(root: str) -> str:
     """Sorted set: ids of open reservations, scored by their deadline (ms since the epoch)."""
     return f"pending:{{{root}}}"
+
+
+# Counters of policies. ``key`` names the policy, its dimension and the value that it counts, in the
+# characters of an id (``core.ids``), for example ``p1.total_tpm.user:alice``: no braces.
+
+
+def minute_prefix(root: str, key: str) -> str:
+    """Strings: what a policy's counter took in a minute."""
+    return f"rate:{{{root}}}:{key}:"
+
+
+def window(root: str, key: str) -> str:
+    """Sorted set: a sliding window, reservations by when they were admitted (ms)."""
+    return f"window:{{{root}}}:{key}"
+
+
+def bucket(root: str, key: str) -> str:
+    """Hash: a token bucket, its level (micro units) and when it was true (ms)."""
+    return f"bucket:{{{root}}}:{key}"
+
+
+def slots(root: str, key: str) -> str:
+    """Sorted set: who holds a lease of a concurrency limit, by the lease's end (ms)."""
+    return f"slots:{{{root}}}:{key}"
+
+
+def quota_prefix(root: str, key: str) -> str:
+    """Hashes: used and held in a period: a day, a month, a contract cycle."""
+    return f"quota:{{{root}}}:{key}:"

@@ -1,13 +1,21 @@
-"""What an administrator does to limits: SQL first, and only then the cache."""
+"""What an administrator does to limits and policies: SQL first, and only then the cache."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.limits import ServiceLimit
+from extproc.core.policies import Block, Dimension, Override, PolicySet, Scope
+from extproc.core.policy_plan import PolicyChange, PolicyFile
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
 from extproc.stores.limit_table import LimitTable
+from extproc.stores.policy_table import PolicyTable
 
 # DEL can be repeated without harm, and much depends on it.
 _ATTEMPTS = 3
+_CHUNK = 256
 
 
 class LimitAdmin:
@@ -31,7 +39,7 @@ class LimitAdmin:
     ) -> ServiceLimit:
         """Create a service, or change what is given. Raises ValueError for a wrong value."""
         limit = await self._table.put(service_id, rpm=rpm, tpm=tpm, enabled=enabled)
-        await self._forget(service_id)
+        await forget(self._redis, service_id)
         return limit
 
     async def disable(self, service_id: str) -> ServiceLimit:
@@ -46,17 +54,77 @@ class LimitAdmin:
         """All services as in SQL, sorted by id."""
         return await self._table.all()
 
-    async def _forget(self, service_id: str) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                await self._redis.command("DEL", keys.config(service_id))
-            except StoreUnavailableError as error:
-                if attempt == _ATTEMPTS or not error.transient:
-                    raise StoreUnavailableError(
-                        "redis",
-                        f"the limits of {service_id} are saved, but the cache was not cleared: "
-                        f"old ones may apply until it expires; run it again ({error})",
-                        transient=error.transient,
-                    ) from error
-            else:
-                return
+
+class PolicyAdmin:
+    """Changes of policies, blocks and overrides, in the same order and with the same errors.
+
+    What belongs to no root changes every root that is registered in Redis.
+    """
+
+    def __init__(self, batcher: RedisBatcher, table: PolicyTable) -> None:
+        self._redis = batcher
+        self._table = table
+
+    async def list(self, root: str | None = None) -> PolicySet:
+        """What is in force or to come: all of it, or what concerns ``root``."""
+        return await self._table.all(root)
+
+    async def plan(self, file: PolicyFile) -> tuple[PolicyChange, ...]:
+        """What ``apply`` would change. Raises PolicyPlanError."""
+        return await self._table.plan(file)
+
+    async def apply(self, file: PolicyFile, expected: Sequence[PolicyChange]) -> None:
+        """Make ``file`` true, if that is still the plan ``expected``; else PoliciesChangedError.
+
+        The cache is cleared even when there is nothing to change: so a run whose clearing failed
+        can be repeated.
+        """
+        if expected:
+            await self._table.apply(file, expected)
+        await forget(self._redis, file.root)
+
+    async def block(self, block: Block) -> None:
+        """Refuse everything of one value from now on."""
+        await self._table.block(block)
+        await forget(self._redis, block.root)
+
+    async def unblock(self, scope: Scope, value: str, *, root: str | None = None) -> bool:
+        """Remove a block of the same scope, value and root; False when there was none."""
+        found = await self._table.unblock(scope, value, root=root)
+        await forget(self._redis, root)
+        return found
+
+    async def override(
+        self, policy: str, dimension: Dimension, *, limit: int, until: datetime
+    ) -> None:
+        """Another limit for one rule, until then. Raises ValueError when there is no such rule."""
+        override = Override(policy=policy, dimension=dimension, limit=limit, until=until)
+        changed = await self._table.override(policy, dimension, override)
+        await forget(self._redis, changed.root)
+
+    async def end_override(self, policy: str, dimension: Dimension) -> None:
+        """The policy's own limit again. Raises ValueError when there is no such rule."""
+        changed = await self._table.override(policy, dimension, None)
+        await forget(self._redis, changed.root)
+
+
+async def forget(batcher: RedisBatcher, root: str | None) -> None:
+    """Clear the cached limits of ``root``, or (None) of every registered one, after a commit."""
+    whose = f"the limits of {root or 'every root'}"
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            roots = [root] if root is not None else await batcher.command("SMEMBERS", keys.ROOTS)
+            for start in range(0, len(roots), _CHUNK):
+                chunk = roots[start : start + _CHUNK]
+                # Key by key: in a cluster they live in different slots.
+                await asyncio.gather(*(batcher.command("DEL", keys.config(each)) for each in chunk))
+        except StoreUnavailableError as error:
+            if attempt == _ATTEMPTS or not error.transient:
+                raise StoreUnavailableError(
+                    "redis",
+                    f"{whose} are saved, but the cache was not cleared: "
+                    f"old ones may apply until it expires; run it again ({error})",
+                    transient=error.transient,
+                ) from error
+        else:
+            return

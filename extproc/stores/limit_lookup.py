@@ -1,39 +1,48 @@
-"""The cold path of a limit lookup: once per service, from SQL, into the cache.
+"""The cold path of a limit lookup: once per root, from SQL, into the cache.
 
 The race that must not be lost: a reader takes the old row from SQL, an administrator commits a new
 one and deletes the cache key, the reader writes the old row into the cache, where it would stay for
 ten minutes. So, before it looks into SQL, a reader takes a lease, which is a field of the very key
 that the administrator deletes, and writes only while that lease stands.
+
+A change of policies that concern every root deletes the keys of the roots that are registered. One
+that is not yet registered while a reader looks for its limits would be missed; so who registers a
+root looks for its policies again.
 """
 
 import asyncio
 import random
 import secrets
+from datetime import UTC, datetime
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.limits import ServiceLimit
+from extproc.core.policies import PolicySet
 from extproc.core.ports import LimitLookup
+from extproc.core.views import from_json, next_boundary, to_json, version_of
 from extproc.stores import keys, scripts
 from extproc.stores.batcher import RedisBatcher
-from extproc.stores.limit_table import LimitTable
+from extproc.stores.policy_table import PolicyTable
 from extproc.stores.scripts import load_script
 
 _LEASE_MS = 10_000
 # How often a refused backfill looks again; each refusal is a change of limits in between.
 _ROUNDS = 3
+_SHORTEST_MS = 1000
 
 
 class CachedLimitSource:
     """Implements ``core.ports.LimitSource``. Batcher and table are shared, closed by their owner.
 
     Entries live ``cache_ttl_seconds`` less a random tenth at most, so that services loaded together
-    do not expire together; unknown services are remembered for ``negative_ttl_seconds``.
+    do not expire together, and not past the moment when a policy, a block or an override begins or
+    ends by itself; unknown services are remembered for ``negative_ttl_seconds``.
     """
 
     def __init__(
         self,
         batcher: RedisBatcher,
-        table: LimitTable,
+        table: PolicyTable,
         *,
         cache_ttl_seconds: int = 600,
         negative_ttl_seconds: int = 10,
@@ -71,42 +80,78 @@ class CachedLimitSource:
         if not task.cancelled():
             task.exception()  # seen, even if every caller has gone
 
-    async def _load(self, service_id: str) -> LimitLookup:
-        limit = None
+    async def _load(self, root: str) -> LimitLookup:
         for _ in range(_ROUNDS):
             token: str | None = None
             try:
                 reply = await self._redis.run(
-                    self._lease, (keys.config(service_id),), (secrets.token_hex(8), _LEASE_MS)
+                    self._lease, (keys.config(root),), (secrets.token_hex(8), _LEASE_MS)
                 )
                 if reply[0] == "limits":
-                    return LimitLookup(_cached_limit(service_id, *reply[1:]), cached=True)
+                    return _cached(root, *reply[1:])
                 token = reply[1]
-            except StoreUnavailableError:
-                pass  # SQL can still say
-            limit = await self._table.find(service_id)
+            except (StoreUnavailableError, ValueError):
+                pass  # SQL can still say; a ValueError is a view of another release
+            found = await self._table.load(root)
             if token is None:
                 break
             try:
-                if await self._fill(service_id, token, limit):
-                    return LimitLookup(limit, cached=True)
-            except StoreUnavailableError:
+                if found is not None and await self._register(root):
+                    found = await self._table.load_again(found)
+                if await self._fill(root, token, found):
+                    return _lookup(found, cached=True)
+            except StoreUnavailableError as error:
+                if error.store != "redis":
+                    raise
                 break  # not cached, but the answer stands
-        return LimitLookup(limit, cached=False)
+        return _lookup(found, cached=False)
 
-    async def _fill(self, service_id: str, token: str, limit: ServiceLimit | None) -> bool:
-        key = keys.config(service_id)
-        if limit is None:
-            args: tuple[str | int, ...] = (token, "unknown", "", "", self._negative_ttl_ms)
+    async def _register(self, root: str) -> bool:
+        """Before a positive backfill: whatever a cached limit admits, the reaper can find."""
+        return bool(await self._redis.command("SADD", keys.ROOTS, root) == 1)
+
+    async def _fill(self, root: str, token: str, found: PolicySet | None) -> bool:
+        if found is None:
+            args: tuple[str | int, ...] = (token, "unknown", "", "", self._negative_ttl_ms, "", "")
         else:
-            # First: whatever a cached limit admits, the reaper can find.
-            await self._redis.command("SADD", keys.ROOTS, service_id)
-            ttl_ms = self._ttl_ms - random.randint(0, self._ttl_ms // 10)  # noqa: S311
-            args = (token, int(limit.enabled), limit.rpm, limit.tpm, ttl_ms)
-        return bool(await self._redis.run(self._backfill, (key,), args) == 1)
+            limit = found.service
+            view = to_json(found) if _has_view(found) else ""
+            args = (
+                token,
+                int(limit is None or limit.enabled),
+                "" if limit is None else limit.rpm,
+                "" if limit is None else limit.tpm,
+                self._life_ms(found),
+                view and version_of(view),
+                view,
+            )
+        return bool(await self._redis.run(self._backfill, (keys.config(root),), args) == 1)
+
+    def _life_ms(self, found: PolicySet) -> int:
+        life_ms = self._ttl_ms - random.randint(0, self._ttl_ms // 10)  # noqa: S311
+        now = datetime.now(UTC)
+        boundary = next_boundary(found, now)
+        if boundary is None:
+            return life_ms
+        until_ms = round((boundary - now).total_seconds() * 1000)
+        # Views hold what is to come, so a moment more does no harm, and no two clocks agree.
+        return min(life_ms, max(until_ms, _SHORTEST_MS))
 
 
-def _cached_limit(service_id: str, status: str, rpm: str, tpm: str) -> ServiceLimit | None:
+def _has_view(found: PolicySet) -> bool:
+    return bool(found.policies or found.blocks)
+
+
+def _lookup(found: PolicySet | None, *, cached: bool) -> LimitLookup:
+    if found is None:
+        return LimitLookup(None, cached=cached)
+    return LimitLookup(found.service, cached, found if _has_view(found) else None)
+
+
+def _cached(root: str, status: str, rpm: str, tpm: str, view: str) -> LimitLookup:
     if status == "unknown":
-        return None
-    return ServiceLimit(service_id=service_id, rpm=int(rpm), tpm=int(tpm), enabled=status == "1")
+        return LimitLookup(None, cached=True)
+    if view:
+        return _lookup(from_json(view), cached=True)
+    limit = ServiceLimit(service_id=root, rpm=int(rpm), tpm=int(tpm), enabled=status == "1")
+    return LimitLookup(limit, cached=True)

@@ -31,7 +31,7 @@ class LimitTable:
 
     async def find(self, service_id: str) -> ServiceLimit | None:
         """The limits of a service, None when there is no such service."""
-        return await self._database.run(lambda connection: _find(connection, service_id))
+        return await self._database.run(lambda connection: find_limit(connection, service_id))
 
     async def all(self) -> list[ServiceLimit]:
         """All services, sorted by id."""
@@ -78,7 +78,8 @@ def _limit(row: RowMapping) -> ServiceLimit:
         raise StoreUnavailableError("sql", text, transient=False) from error
 
 
-def _find(connection: Connection, service_id: str) -> ServiceLimit | None:
+def find_limit(connection: Connection, service_id: str) -> ServiceLimit | None:
+    """The row of a service, None when there is none."""
     query = select(*_COLUMNS).where(service_limit.c.service_id == service_id)
     row = connection.execute(query).mappings().one_or_none()
     return None if row is None else _limit(row)
@@ -105,6 +106,6 @@ def _put(connection: Connection, service_id: str, values: dict[str, Any]) -> Ser
             connection.execute(insert(service_limit).values(**new))
         except IntegrityError as error:
             raise _CreatedInBetweenError from error
-    limit = _find(connection, service_id)
+    limit = find_limit(connection, service_id)
     assert limit is not None
     return limit

@@ -1,26 +1,14 @@
 """Reservations in Redis: one script a verb, one round trip a call."""
 
-from typing import Any
-
-from extproc.core.errors import StoreUnavailableError
+from extproc.core.estimates import EstimateMode
 from extproc.core.limits import MAX_LIMIT, ServiceLimit
 from extproc.core.ports import OpenReservation
-from extproc.core.reservations import (
-    Admitted,
-    LimitsMissing,
-    Rejected,
-    ReserveRequest,
-    ServiceRefused,
-    ServiceState,
-    Settlement,
-    SettleResult,
-    SettleStatus,
-    StoreVerdict,
-    WindowView,
-)
+from extproc.core.reservations import ReserveRequest, Settlement, SettleResult, StoreVerdict
 from extproc.stores import keys, scripts
-from extproc.stores.batcher import RedisBatcher
+from extproc.stores.batcher import RedisBatcher, Word
+from extproc.stores.bucket_codec import encode
 from extproc.stores.scripts import load_script
+from extproc.stores.verdicts import read_settle_result, read_verdict
 
 # A model name or request id is kept for people to read; a client may send a very long one.
 _MAX_NOTE_CHARACTERS = 256
@@ -32,41 +20,26 @@ class RedisReservationStore:
     def __init__(self, batcher: RedisBatcher) -> None:
         self._redis = batcher
         self._reserve = load_script(scripts.RESERVE)
+        self._reserve_policies = load_script(scripts.RESERVE_POLICIES)
         self._settle = load_script(scripts.SETTLE)
         self._release = load_script(scripts.RELEASE)
+        self._renew = load_script(scripts.RENEW)
         self._overdue = load_script(scripts.OVERDUE)
         self._is_loaded = False
 
     async def reserve(self, request: ReserveRequest) -> StoreVerdict:
-        """Decide and take, in one script; the same id again gets its first answer."""
-        root = request.root
-        if request.limit is not None:
+        """Decide and take, in one script; the same id again gets its first answer.
+
+        Raises ValueError for buckets that are not of the request's root.
+        """
+        if request.limit is not None or request.is_pinned:
             # Without a cached limit nobody registered the root; the reaper must find it.
-            await self._redis.command("SADD", keys.ROOTS, root)
-        cap = -1 if request.output_cap_tokens is None else _count(request.output_cap_tokens)
-        reply = await self._redis.run(
-            self._reserve,
-            (
-                keys.config(root),
-                keys.rpm_prefix(root),
-                keys.tpm_prefix(root),
-                keys.output_prefix(root),
-                keys.reservation(root, request.reservation_id),
-                keys.pending(root),
-            ),
-            (
-                request.reservation_id,
-                _count(request.input_tokens),
-                cap,
-                _count(request.default_output_tokens),
-                request.deadline_ms,
-                request.wire_format,
-                _note(request.model),
-                _note(request.request_id),
-                *_pinned(request.limit),
-            ),
-        )
-        return _verdict(request, reply)
+            await self._redis.command("SADD", keys.ROOTS, request.root)
+        if request.version:
+            script, names, args = self._reserve_policies, *_policy_call(request)
+        else:
+            script, names, args = self._reserve, *_simple_call(request)
+        return read_verdict(request, await self._redis.run(script, names, args))
 
     async def settle(self, settlement: Settlement) -> SettleResult:
         """Charge what was used; only better knowledge changes an earlier end."""
@@ -83,9 +56,10 @@ class RedisReservationStore:
                 settlement.outcome,
                 settlement.source,
                 int(settlement.writes_history),
+                "" if settlement.cost_micros is None else _count(settlement.cost_micros),
             ),
         )
-        return _settle_result(reply)
+        return read_settle_result(reply)
 
     async def release(self, settlement: Settlement) -> SettleResult:
         """Give all tokens back whatever ``settlement`` counts, with its rank of knowledge."""
@@ -97,9 +71,19 @@ class RedisReservationStore:
                 int(settlement.knowledge),
                 settlement.outcome,
                 settlement.source,
+                int(settlement.undo),
             ),
         )
-        return _settle_result(reply)
+        return read_settle_result(reply)
+
+    async def renew(self, root: str, reservation_id: str, *, deadline_ms: int) -> bool:
+        """Move the deadline and the leases of an open reservation, never to an earlier time."""
+        reply = await self._redis.run(
+            self._renew,
+            (keys.reservation(root, reservation_id), keys.pending(root)),
+            (reservation_id, deadline_ms),
+        )
+        return bool(reply == 1)
 
     async def overdue(self, root: str, *, at_most: int) -> list[OpenReservation]:
         """Open reservations past their deadline by Redis' clock, the longest overdue first."""
@@ -147,64 +131,80 @@ def _pinned(limit: ServiceLimit | None) -> tuple[str | int, str | int, str | int
     return ("", "", "") if limit is None else (int(limit.enabled), limit.rpm, limit.tpm)
 
 
-def _ending_keys(settlement: Settlement) -> tuple[str, str, str]:
+def _caps(request: ReserveRequest) -> tuple[int, int]:
+    platform = request.estimate.platform_cap_tokens
+    cap = request.output_cap_tokens
+    return (-1 if cap is None else _count(cap), -1 if platform is None else _count(platform))
+
+
+def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, ...]]:
+    root = request.root
+    cap, platform_cap = _caps(request)
+    names = (
+        keys.config(root),
+        keys.rpm_prefix(root),
+        keys.tpm_prefix(root),
+        keys.output_prefix(root),
+        keys.reservation(root, request.reservation_id),
+        keys.pending(root),
+    )
+    return names, (
+        request.reservation_id,
+        _count(request.input_tokens),
+        cap,
+        _count(request.default_output_tokens),
+        request.deadline_ms,
+        request.wire_format,
+        _note(request.model),
+        _note(request.request_id),
+        *_pinned(request.limit),
+        int(request.estimate.mode is EstimateMode.STRICT),
+        platform_cap,
+        request.owner,
+        request.request_hash,
+    )
+
+
+def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, ...]]:
+    root, plan = request.root, request.estimate
+    cap, platform_cap = _caps(request)
+    encoded = encode(root, request.buckets)
+    names = (
+        keys.config(root),
+        keys.output_prefix(root),
+        keys.reservation(root, request.reservation_id),
+        keys.pending(root),
+        *encoded.keys,
+    )
+    return names, (
+        request.reservation_id,
+        request.version,
+        int(request.is_pinned),
+        request.owner,
+        request.request_hash,
+        _count(request.input_tokens),
+        cap,
+        _count(request.default_output_tokens),
+        plan.mode,
+        plan.quantile_permille,
+        plan.margin_percent,
+        platform_cap,
+        request.input_price,
+        request.output_price,
+        request.deadline_ms,
+        request.wire_format,
+        _note(request.model),
+        _note(request.request_id),
+        encoded.for_script,
+        encoded.for_record,
+    )
+
+
+def _ending_keys(settlement: Settlement) -> tuple[str, str, str, str]:
     root = settlement.root
     return (
         keys.tpm_prefix(root),
         keys.reservation(root, settlement.reservation_id),
         keys.pending(root),
+        keys.rpm_prefix(root),
     )
-
-
-def _verdict(request: ReserveRequest, reply: list[Any]) -> StoreVerdict:
-    match reply:
-        case ["admitted", minute, input_tokens, reserved, rpm, rpm_left, tpm, tpm_left, reset_ms]:
-            return Admitted(
-                reservation_id=request.reservation_id,
-                root=request.root,
-                minute=minute,
-                input_tokens=input_tokens,
-                reserved_tokens=reserved,
-                requests=WindowView(limit=rpm, remaining=rpm_left, reset_ms=reset_ms),
-                tokens=WindowView(limit=tpm, remaining=tpm_left, reset_ms=reset_ms),
-            )
-        case ["rejected", by, asked, rpm, rpm_left, tpm, tpm_left, reset_ms, retry_ms]:
-            return Rejected(
-                root=request.root,
-                refused_by=by,
-                requested_tokens=asked,
-                requests=WindowView(limit=rpm, remaining=rpm_left, reset_ms=reset_ms),
-                tokens=WindowView(limit=tpm, remaining=tpm_left, reset_ms=reset_ms),
-                retry_after_ms=None if retry_ms < 0 else retry_ms,
-            )
-        case ["refused", state]:
-            return ServiceRefused(ServiceState(state))
-        case ["missing"]:
-            return LimitsMissing()
-        case ["released"]:
-            raise StoreUnavailableError(
-                "redis", "the reservation was released before it was made", transient=False
-            )
-        case _:
-            raise _unreadable("reserve", reply)
-
-
-def _settle_result(reply: list[Any]) -> SettleResult:
-    match reply:
-        case ["missing"]:
-            return SettleResult(status=SettleStatus.MISSING)
-        case [status, reserved, before, charged, outcome]:
-            return SettleResult(
-                status=SettleStatus(status),
-                reserved_tokens=reserved,
-                charged_before_tokens=before,
-                charged_tokens=charged,
-                outcome=outcome,
-            )
-        case _:
-            raise _unreadable("settle", reply)
-
-
-def _unreadable(verb: str, reply: object) -> StoreUnavailableError:
-    text = f"{verb} answered {reply!r:.200}"
-    return StoreUnavailableError("redis", text, transient=False, maybe_applied=True)

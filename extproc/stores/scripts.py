@@ -36,9 +36,11 @@ def load_script(name: str) -> Script:
 
 
 RESERVE = "reserve"
+RESERVE_POLICIES = "reserve_policies"
 SETTLE = "settle"
 RELEASE = "release"
 LEASE = "lease"
 BACKFILL = "backfill"
 OVERDUE = "overdue"
-ALL = (RESERVE, SETTLE, RELEASE, LEASE, BACKFILL, OVERDUE)
+RENEW = "renew"
+ALL = (RESERVE, RESERVE_POLICIES, SETTLE, RELEASE, LEASE, BACKFILL, OVERDUE, RENEW)

@@ -1,14 +1,22 @@
-"""SQL tables. ``service_limit`` is the only source of truth for limits."""
+"""SQL tables: the only source of truth for limits.
+
+Times are in UTC and of whole seconds. Text is compared byte by byte, as Redis does: "a" and "A" are
+two services, two users, two models.
+"""
+
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
     DateTime,
+    Index,
     Integer,
     MetaData,
     SmallInteger,
     String,
     Table,
+    Text,
     UniqueConstraint,
     func,
 )
@@ -34,11 +42,76 @@ service_limit = Table(
     Column("created_at", DateTime, nullable=False, server_default=func.current_timestamp()),
     Column("updated_at", DateTime, nullable=False, server_default=func.current_timestamp()),
     UniqueConstraint("service_id", name="uk_service_id"),
-    # Ids are compared byte by byte, as Redis does: "a" and "A" are two services.
     mysql_charset="ascii",
     mysql_collate="ascii_bin",
     mysql_engine="InnoDB",
     mariadb_charset="ascii",
     mariadb_collate="ascii_bin",
     mariadb_engine="InnoDB",
+)
+
+# Names of models are any text.
+_UTF8: dict[str, Any] = {
+    f"{dialect}_{option}": value
+    for dialect in ("mysql", "mariadb")
+    for option, value in (
+        ("charset", "utf8mb4"),
+        ("collate", "utf8mb4_bin"),
+        ("engine", "InnoDB"),
+    )
+}
+
+# A row is one version of a policy. It is never changed, except that its end may come: a version
+# that took no effect ends where it begins.
+limit_policy = Table(
+    "limit_policy",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("name", String(64), nullable=False),
+    Column("version", Integer, nullable=False),
+    # NULL: every root.
+    Column("root", String(128)),
+    Column("scope", String(16), nullable=False),
+    Column("value", String(256), nullable=False),
+    Column("model", String(256), nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("on_exceed", String(16), nullable=False),
+    Column("across_roots", _Status, nullable=False),
+    # JSON, see core.views.
+    Column("rules", Text, nullable=False),
+    Column("effective_from", DateTime, nullable=False),
+    Column("effective_to", DateTime),
+    Column("created_at", DateTime, nullable=False, server_default=func.current_timestamp()),
+    UniqueConstraint("name", "version", name="uk_limit_policy_version"),
+    Index("ix_limit_policy_root", "root", "effective_to"),
+    **_UTF8,
+)
+
+block = Table(
+    "block",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("scope", String(16), nullable=False),
+    Column("value", String(256), nullable=False),
+    Column("root", String(128)),
+    Column("reason", String(256), nullable=False),
+    # NULL: for ever.
+    Column("until", DateTime),
+    Column("created_at", DateTime, nullable=False, server_default=func.current_timestamp()),
+    Index("ix_block_root", "root"),
+    **_UTF8,
+)
+
+# Of several rows for one rule the last counts.
+limit_override = Table(
+    "limit_override",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("policy", String(64), nullable=False),
+    Column("dimension", String(32), nullable=False),
+    Column("limit", BigInteger, nullable=False),
+    Column("until", DateTime, nullable=False),
+    Column("created_at", DateTime, nullable=False, server_default=func.current_timestamp()),
+    Index("ix_limit_override_policy", "policy"),
+    **_UTF8,
 )

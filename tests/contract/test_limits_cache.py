@@ -11,6 +11,7 @@ from sqlalchemy import event
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.limits import ServiceLimit
+from extproc.core.policies import PolicySet
 from extproc.core.ports import LimitLookup
 from extproc.core.reservations import Admitted, LimitsMissing, Rejected
 from extproc.stores import keys
@@ -18,6 +19,7 @@ from extproc.stores.batcher import RedisBatcher
 from extproc.stores.limit_admin import LimitAdmin
 from extproc.stores.limit_lookup import CachedLimitSource
 from extproc.stores.limit_table import LimitTable
+from extproc.stores.policy_table import PolicyTable
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
 from tests.support.processes import free_port
@@ -27,8 +29,8 @@ CONFIG = keys.config(ROOT)
 
 
 @pytest.fixture
-async def source(batcher: RedisBatcher, table: LimitTable) -> AsyncIterator[CachedLimitSource]:
-    source = CachedLimitSource(batcher, table)
+async def source(batcher: RedisBatcher, database: Database) -> AsyncIterator[CachedLimitSource]:
+    source = CachedLimitSource(batcher, PolicyTable(database))
     yield source
     await source.close()
 
@@ -55,7 +57,7 @@ def counted_selects(database: Database) -> Iterator[list[str]]:
         event.remove(database.engine, "before_cursor_execute", note)
 
 
-class PausedTable(LimitTable):
+class PausedTable(PolicyTable):
     """Has read the row, and holds it back until told to go on."""
 
     def __init__(self, database: Database) -> None:
@@ -63,11 +65,11 @@ class PausedTable(LimitTable):
         self.has_read = asyncio.Event()
         self.go_on = asyncio.Event()
 
-    async def find(self, service_id: str) -> ServiceLimit | None:
-        limit = await super().find(service_id)
+    async def load(self, root: str) -> PolicySet | None:
+        found = await super().load(root)
         self.has_read.set()
         await self.go_on.wait()
-        return limit
+        return found
 
 
 async def test_1000_parallel_lookups_of_a_cold_service_make_one_select(
@@ -147,14 +149,14 @@ async def test_an_old_reader_never_overwrites_a_change(
 async def test_a_reader_that_is_always_overtaken_answers_without_caching(
     batcher: RedisBatcher, table: LimitTable, redis_client: redis.Redis, database: Database
 ) -> None:
-    class Overtaken(LimitTable):
+    class Overtaken(PolicyTable):
         reads = 0
 
-        async def find(self, service_id: str) -> ServiceLimit | None:
-            limit = await super().find(service_id)
+        async def load(self, root: str) -> PolicySet | None:
+            found = await super().load(root)
             self.reads += 1
             redis_client.delete(CONFIG)
-            return limit
+            return found
 
     limit = await table.put(ROOT, rpm=5, tpm=50)
     overtaken = Overtaken(database)
@@ -186,7 +188,7 @@ async def test_a_failed_backfill_never_changes_the_answer(
 ) -> None:
     limit = await table.put(ROOT, rpm=5, tpm=50)
     lonely = RedisBatcher(url=f"redis://127.0.0.1:{free_port()}/0")
-    source = CachedLimitSource(lonely, table)
+    source = CachedLimitSource(lonely, PolicyTable(database))
     with counted_selects(database) as selects:
         assert await source.load(ROOT) == LimitLookup(limit, cached=False)
     assert len(selects) == 1
@@ -199,7 +201,7 @@ async def test_sql_away_matters_only_while_the_cache_is_cold(
 ) -> None:
     limit = await table.put(ROOT, rpm=5, tpm=50)
     broken = Database(url=f"mysql://u:p@127.0.0.1:{free_port()}/x", timeout_ms=500)
-    cold = CachedLimitSource(batcher, LimitTable(broken))
+    cold = CachedLimitSource(batcher, PolicyTable(broken))
     with pytest.raises(StoreUnavailableError) as caught:
         await asyncio.gather(*(cold.load(ROOT) for _ in range(5)))
     assert caught.value.store == "sql"

@@ -65,6 +65,9 @@ class RecordingStore:
         self.released.append(settlement)
         return SettleResult(status=SettleStatus.APPLIED)
 
+    async def renew(self, root: str, reservation_id: str, *, deadline_ms: int) -> bool:
+        return True
+
     async def overdue(self, root: str, *, at_most: int) -> list[OpenReservation]:
         return []
 

@@ -14,6 +14,11 @@ def test_names_are_exactly_the_documented_ones() -> None:
     assert keys.reservation("a", "r1") == "resv:{a}:r1"
     assert keys.pending("a") == "pending:{a}"
     assert keys.ROOTS == "roots"
+    assert keys.minute_prefix("a", "p.rpm.user:u") == "rate:{a}:p.rpm.user:u:"
+    assert keys.window("a", "p") == "window:{a}:p"
+    assert keys.bucket("a", "p") == "bucket:{a}:p"
+    assert keys.slots("a", "p") == "slots:{a}:p"
+    assert keys.quota_prefix("a", "p") + "20260102" == "quota:{a}:p:20260102"
 
 
 def test_all_keys_of_a_root_have_the_root_as_hash_tag() -> None:

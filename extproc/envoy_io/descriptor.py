@@ -1,0 +1,37 @@
+"""The descriptor of a request: who and what it is, for the policies that apply to it."""
+
+from collections.abc import Mapping, Sequence
+
+from envoy.config.core.v3.base_pb2 import Metadata
+
+from extproc.core.policies import Descriptor, Scope
+from extproc.envoy_io.identity import Headers, IdentitySource
+
+# A scope's value may be any text (it is hashed where it would not fit a key), but not of any size.
+_MAX_VALUE = 256
+# Until a route or a header says otherwise, the wire format tells whose API it is.
+_PROVIDERS = {"anthropic_messages": "anthropic"}
+_DEFAULT_PROVIDER = "openai"
+
+
+def describe(
+    scopes: Mapping[Scope, Sequence[IdentitySource]],
+    *,
+    root: str,
+    model: str,
+    wire_format: str,
+    header: Headers,
+    metadata: Metadata,
+) -> Descriptor:
+    """The values of all scopes that are configured and present; the service is the root itself."""
+    values = {
+        Scope.SERVICE: root,
+        Scope.PROVIDER: _PROVIDERS.get(wire_format, _DEFAULT_PROVIDER),
+    }
+    for scope, sources in scopes.items():
+        for source in sources:
+            value = source.read(header, metadata)
+            if value:
+                values[scope] = value[:_MAX_VALUE]
+                break
+    return Descriptor(root=root, values=values, requested_model=model)

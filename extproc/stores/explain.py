@@ -1,0 +1,295 @@
+"""`explain` for a subject: what would decide about its next request, and what it would say now.
+
+Only reads, and takes nothing. Counters are read by plain commands, one after the other, so under
+traffic the numbers may be a moment apart; the scripts alone decide.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from extproc.core.buckets import Bucket, BucketKind, Unit
+from extproc.core.explain import (
+    Asked,
+    Hold,
+    LimitReport,
+    Reading,
+    RootHolds,
+    RootState,
+    SubjectReport,
+)
+from extproc.core.explain_rules import (
+    MICRO,
+    MINUTE_MS,
+    limit_report,
+    moment_of,
+    never_fits,
+    origins,
+    period_left_ms,
+    period_name,
+    placed,
+    refill_ms,
+    refilled,
+    when_all_fit,
+    without_view,
+)
+from extproc.core.limits import ServiceLimit
+from extproc.core.policies import Descriptor, PolicySet
+from extproc.core.resolve import BLOCK_LABEL, resolve
+from extproc.core.views import from_json, to_json, version_of
+from extproc.stores import keys
+from extproc.stores.batcher import RedisBatcher
+from extproc.stores.policy_table import PolicyTable
+from extproc.stores.sql import Database
+from extproc.stores.views import bucket_key
+
+MOST_HOLDS = 20
+# Entries of a sliding window: read so many at once, and so many pages at most.
+_PAGE = 1000
+_MOST_PAGES = 100
+
+
+async def explain_subject(
+    redis: RedisBatcher,
+    database: Database,
+    *,
+    descriptor: Descriptor,
+    asked: Asked | None = None,
+    most_holds: int = MOST_HOLDS,
+) -> SubjectReport:
+    """Which limits a request of ``descriptor`` meets, what they hold, and when ``asked`` would fit.
+
+    Raises StoreUnavailableError.
+    """
+    root, asked = descriptor.root, asked or Asked()
+    stored = await PolicyTable(database).load(root)
+    cached = await _cached(redis, root)
+    in_force = cached or _from_sql(stored)
+    now_ms = await read_now_ms(redis)
+    now = moment_of(now_ms)
+    policies = in_force.policies or PolicySet(root=root, service=None)
+    resolved = resolve(policies, descriptor, now, key=bucket_key)
+    behind = origins(policies, descriptor, now, key=bucket_key)
+
+    async def report(where: str, bucket: Bucket) -> LimitReport:
+        amount = asked.amount(bucket.unit)
+        return limit_report(
+            where,
+            bucket,
+            origin=behind.get(bucket.label),
+            overrides=policies.overrides,
+            now=now,
+            asked=amount,
+            reading=await read_counter(redis, bucket, amount=amount, now=now_ms),
+        )
+
+    # A block has a counter too, which never admits; it is told by itself.
+    counters = [one for one in placed(resolved, root) if not one[1].label.startswith(BLOCK_LABEL)]
+    limits = await asyncio.gather(*(report(*counter) for counter in counters))
+    wait, binding = when_all_fit(in_force.state, resolved.blocked_by, limits, now)
+    return SubjectReport(
+        at=now,
+        root=root,
+        state=in_force.state,
+        version=in_force.version,
+        cached=cached is not None,
+        sql_differs=cached is not None
+        and (
+            _from_sql(stored).state is not cached.state
+            or (stored is not None and resolve(stored, descriptor, now, key=bucket_key) != resolved)
+        ),
+        subject=dict(descriptor.values),
+        model=descriptor.requested_model,
+        asked=asked,
+        blocked_by=resolved.blocked_by,
+        limits=tuple(limits),
+        fits_in_ms=wait,
+        fits_at=None if wait is None else now + timedelta(milliseconds=wait),
+        binding=binding,
+        holds=tuple(
+            [
+                await read_holds(redis, each, now=now_ms, most=most_holds)
+                for each in dict.fromkeys([root, *resolved.across])
+            ]
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _InForce:
+    state: RootState
+    policies: PolicySet | None
+    version: str
+
+
+def _from_sql(stored: PolicySet | None) -> _InForce:
+    if stored is None:
+        return _InForce(RootState.UNKNOWN, None, "")
+    is_enabled = stored.service is None or stored.service.enabled
+    state = RootState.ENABLED if is_enabled else RootState.DISABLED
+    return _InForce(state, stored, "" if without_view(stored) else version_of(to_json(stored)))
+
+
+async def _cached(redis: RedisBatcher, root: str) -> _InForce | None:
+    """What the scripts would read; None when they would find it missing."""
+    status, rpm, tpm, version, view = await redis.command(
+        "HMGET", keys.config(root), "status", "rpm", "tpm", "version", "view"
+    )
+    if status is None:
+        return None
+    if status == "unknown":
+        return _InForce(RootState.UNKNOWN, None, "")
+    state = RootState.ENABLED if status == "1" else RootState.DISABLED
+    try:
+        if view:
+            return _InForce(state, from_json(view), version or "")
+        service = ServiceLimit(service_id=root, rpm=int(rpm), tpm=int(tpm), enabled=status == "1")
+    except (TypeError, ValueError):  # of another release, or spoilt: workers ask SQL too
+        return None
+    return _InForce(state, PolicySet(root=root, service=service), "")
+
+
+async def read_now_ms(redis: RedisBatcher) -> int:
+    """Redis' clock, by which everything is counted."""
+    seconds, micros = await redis.command("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+async def read_counter(redis: RedisBatcher, bucket: Bucket, *, amount: int, now: int) -> Reading:
+    """What a counter holds at ``now``, and when ``amount`` would fit."""
+    match bucket.kind:
+        case BucketKind.MINUTE:
+            name = moment_of(now).strftime("%Y%m%d%H%M")
+            used = int(await redis.command("GET", bucket.key + name) or 0)
+            return _reading(bucket, amount, used=used, wait=MINUTE_MS - now % MINUTE_MS)
+        case BucketKind.QUOTA:
+            name = period_name(bucket.period, now, period_id=bucket.period_id)
+            sums = await redis.command("HMGET", bucket.key + name, "used", "held")
+            used, held = (int(value or 0) for value in sums)
+            wait = period_left_ms(bucket, now)
+            return _reading(bucket, amount, used=used, held=held, wait=wait)
+        case BucketKind.BUCKET:
+            return await _token_bucket(redis, bucket, amount=amount, now=now)
+        case BucketKind.SLIDING:
+            return await _sliding(redis, bucket, amount=amount, now=now)
+        case BucketKind.SLOTS:
+            return await _slots(redis, bucket, now=now)
+
+
+def _reading(
+    bucket: Bucket, amount: int, *, used: int, wait: int | None, held: int | None = None
+) -> Reading:
+    left = bucket.limit - used - (held or 0)
+    return Reading(used, held, left, _fits_in(bucket, amount, left=left, wait=wait))
+
+
+def _fits_in(bucket: Bucket, amount: int, *, left: int, wait: int | None) -> int | None:
+    if never_fits(bucket, amount):
+        return None
+    return wait if amount > left else 0
+
+
+async def _token_bucket(redis: RedisBatcher, bucket: Bucket, *, amount: int, now: int) -> Reading:
+    level, stamp = await redis.command("HMGET", bucket.key, "level", "at")
+    full = bucket.capacity * MICRO
+    if level is not None and stamp is not None:
+        level = refilled(int(level), stamp=int(stamp), now=now, bucket=bucket)
+    else:
+        level = full
+    left = level // MICRO
+    wait = refill_ms(level, amount, bucket=bucket)
+    fits = _fits_in(bucket, amount, left=left, wait=wait)
+    return Reading(bucket.capacity - left, None, left, fits)
+
+
+async def _slots(redis: RedisBatcher, bucket: Bucket, *, now: int) -> Reading:
+    used = await redis.command("ZCOUNT", bucket.key, f"({now}", "+inf")
+    # So many leases have to end before one is free.
+    behind = max(0, used - bucket.limit)
+    found = await redis.command(
+        "ZRANGEBYSCORE", bucket.key, f"({now}", "+inf", "WITHSCORES", "LIMIT", behind, 1
+    )
+    wait = max(1, int(float(found[1])) - now) if found else 0
+    return _reading(bucket, 1, used=used, wait=wait)
+
+
+async def _sliding(redis: RedisBatcher, bucket: Bucket, *, amount: int, now: int) -> Reading:
+    start = now - bucket.window_ms
+    if bucket.unit is Unit.REQUESTS:
+        used = await redis.command("ZCOUNT", bucket.key, f"({start}", "+inf")
+    else:
+        used = int(await redis.command("HGET", bucket.key + ":n", "sum") or 0)
+        # What has left the window is still there until the next reserve.
+        async for _, gone in _entries(redis, bucket, "-inf", str(start)):
+            used -= gone
+        used = max(0, used)
+    missing = amount - (bucket.limit - used)
+    if missing <= 0 or never_fits(bucket, amount):
+        return _reading(bucket, amount, used=used, wait=0)
+    # Beyond the entries that are looked at: when the whole window has passed.
+    wait = bucket.window_ms
+    async for score, each in _entries(redis, bucket, f"({start}", "+inf"):
+        missing -= each
+        if missing <= 0:
+            wait = max(1, score + bucket.window_ms - now)
+            break
+    return _reading(bucket, amount, used=used, wait=wait)
+
+
+async def _entries(
+    redis: RedisBatcher, bucket: Bucket, least: str, most: str
+) -> AsyncIterator[tuple[int, int]]:
+    """Score and amount of the entries of a sliding window, the oldest first."""
+    for page in range(_MOST_PAGES):
+        found: list[str] = await redis.command(
+            *("ZRANGEBYSCORE", bucket.key, least, most, "WITHSCORES"),
+            *("LIMIT", page * _PAGE, _PAGE),
+        )
+        ids, scores = found[::2], found[1::2]
+        if not ids:
+            return
+        amounts: list[Any] = [1] * len(ids)
+        if bucket.unit is not Unit.REQUESTS:
+            amounts = await redis.command("HMGET", bucket.key + ":n", *ids)
+        for score, amount in zip(scores, amounts, strict=True):
+            yield int(float(score)), int(amount or 0)
+        if len(ids) < _PAGE:
+            return
+
+
+async def read_holds(redis: RedisBatcher, root: str, *, now: int, most: int) -> RootHolds:
+    """The open reservations of a root, those first that the reaper will meet first."""
+    count = await redis.command("ZCARD", keys.pending(root))
+    found: list[str] = []
+    if most > 0:
+        found = await redis.command("ZRANGE", keys.pending(root), 0, most - 1, "WITHSCORES")
+    ids, deadlines = found[::2], [int(float(score)) for score in found[1::2]]
+    records = await asyncio.gather(
+        *(
+            redis.command(
+                "HMGET", keys.reservation(root, each), "request_id", "model", "reserved", "at"
+            )
+            for each in ids
+        )
+    )
+    return RootHolds(
+        root=root,
+        open=count,
+        first=tuple(
+            Hold(
+                reservation_id=each,
+                request_id=request_id or "",
+                model=model or "",
+                reserved_tokens=int(reserved or 0),
+                admitted_at=moment_of(int(at)) if at else None,
+                age_ms=now - int(at) if at else None,
+                deadline=moment_of(deadline),
+                overdue=deadline <= now,
+            )
+            for each, deadline, (request_id, model, reserved, at) in zip(
+                ids, deadlines, records, strict=True
+            )
+        ),
+    )

@@ -1,0 +1,45 @@
+-- What all code about counters of policies agrees upon. A counter is described by a list (from
+-- stores/bucket_codec.py):
+--   1 kind     m minute, w sliding window, b token bucket, s slots, q quota
+--   2 unit     r requests, i input, o output, t total, c cost, s slot
+--   3 limit
+--   4 voice    2 refuses, 1 only says that it would, 0 neither
+--   5, 6       w: its length in ms; b: capacity, refill a minute; q: period, end of a cycle in ms
+-- A sliding window that counts requests has one entry a request; any other has amounts beside its
+-- entries, in the hash <key>:n (one field an entry, and their sum).
+
+local MINUTE_TTL_S = 120
+local SLACK_MS = 60000
+-- Quotas outlive their period, for late settlements and for people who look back.
+local QUOTA_KEPT_MS = 604800000
+-- Token buckets keep millionths, so that short times refill them too.
+local MICRO = 1000000
+
+-- Makes a key live so long at least (ms).
+local function keep_for(key, ttl)
+  -- GT refuses a key without TTL, so then look.
+  if redis.call('PEXPIRE', key, digits(ttl), 'GT') == 0 and redis.call('PTTL', key) < ttl then
+    redis.call('PEXPIRE', key, digits(ttl))
+  end
+end
+
+-- The level of a token bucket at a time: refilled since its stamp, never above its capacity. A clock
+-- that went back refills nothing.
+local function refilled(level, stamp, now, capacity, per_minute)
+  local gained = math.floor(math.max(0, now - stamp) * per_minute * MICRO / 60000)
+  return math.min(capacity * MICRO, level + gained)
+end
+
+-- How long a token bucket takes from a level to another (millionths); nil if for ever.
+local function refill_ms(from, to, per_minute)
+  if from >= to then
+    return 0
+  end
+  return per_minute > 0 and math.ceil((to - from) * 60000 / (per_minute * MICRO)) or nil
+end
+
+-- A bucket that is full need not be remembered; one that never fills is forgotten in the end.
+local function bucket_ttl(level, capacity, per_minute)
+  local full = refill_ms(level, capacity * MICRO, per_minute) or 86400000
+  return digits(math.min(full, 31536000000) + SLACK_MS)
+end

@@ -1,0 +1,218 @@
+"""Refusals of admission: in the shape of the client's own API, and with nothing taken."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from extproc.core.errors import StoreUnavailableError
+from extproc.core.limits import ServiceLimit
+from extproc.core.ports import LimitLookup
+from extproc.core.reservations import (
+    LimitsMissing,
+    Rejected,
+    ServiceRefused,
+    ServiceState,
+    WindowView,
+)
+from extproc.envoy_io.attributes import read_request
+from extproc.envoy_io.identity import FromHeader, FromMetadata
+from tests.support.admission import ANTHROPIC, CHAT, POLICY, Bench, headers_of, message
+from tests.support.fakes import ListedLimits, RecordingStore
+
+
+@pytest.mark.parametrize(
+    ("service", "status", "code"),
+    [
+        (None, 401, "missing_service_id"),
+        ("", 400, "invalid_service_id"),
+        ("a{b}", 400, "invalid_service_id"),
+        ("x" * 129, 400, "invalid_service_id"),
+    ],
+)
+async def test_without_a_valid_identity_nothing_is_reserved(
+    service: str | None, status: int, code: str
+) -> None:
+    bench = Bench()
+    reply = await bench.ask(message(service=service))
+    assert reply.immediate_response.status.code == status
+    assert json.loads(reply.immediate_response.body)["error"]["code"] == code
+    assert bench.store.reserved == []
+    assert bench.telemetry.lines == [f"refused {code}"]
+
+
+async def test_the_identity_may_come_from_an_auth_filters_metadata() -> None:
+    source = FromMetadata("envoy.filters.http.jwt_authn", ("payload", "service_id"))
+    bench = Bench(policy=replace(POLICY, identity=(source, FromHeader("x-tokenweir-service"))))
+    request = message(service="from-header")
+    payload = request.metadata_context.filter_metadata["envoy.filters.http.jwt_authn"]
+    payload.fields["payload"].struct_value.fields["service_id"].string_value = "from-token"
+    await bench.ask(request)
+    assert bench.store.reserved[0].root == "from-token"
+    await bench.ask(message(service="from-header"))
+    assert bench.store.reserved[1].root == "from-header"
+
+
+@pytest.mark.parametrize("state", list(ServiceState))
+async def test_unknown_and_disabled_services_are_403(state: ServiceState) -> None:
+    bench = Bench(store=RecordingStore(verdicts=[ServiceRefused(state)]))
+    reply = await bench.ask(message())
+    assert reply.immediate_response.status.code == 403
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"", None),
+        (b"[]", None),
+        (b"not json", None),
+        ({**CHAT, "max_tokens": -5}, "max_tokens"),
+        ({**CHAT, "max_tokens": "100"}, "max_tokens"),
+        ({"messages": CHAT["messages"]}, "model"),
+        ({**CHAT, "messages": "x"}, "messages"),
+    ],
+)
+async def test_a_body_that_makes_no_sense_is_400_and_takes_nothing(
+    body: object, param: str | None
+) -> None:
+    bench = Bench()
+    reply = await bench.ask(message(body))
+    assert reply.immediate_response.status.code == 400
+    assert json.loads(reply.immediate_response.body)["error"]["param"] == param
+    assert bench.store.reserved == []
+
+
+async def test_over_the_limit_is_429_with_headers_and_names_the_limit() -> None:
+    view = WindowView(limit=100, remaining=3, reset_ms=11_200)
+    verdict = Rejected(
+        root="svc",
+        refused_by="tpm",
+        requested_tokens=80,
+        requests=WindowView(limit=60, remaining=59, reset_ms=11_200),
+        tokens=view,
+        retry_after_ms=11_200,
+    )
+    bench = Bench(store=RecordingStore(verdicts=[verdict]))
+    reply = await bench.ask(message())
+    assert reply.immediate_response.status.code == 429
+    headers = headers_of(reply)
+    # 11.2 s, and a little jitter.
+    assert headers["retry-after"] in ("12", "13")
+    assert headers["x-ratelimit-limit-tokens"] == "100"
+    assert headers["x-ratelimit-remaining-tokens"] == "3"
+    assert headers["x-ratelimit-remaining-requests"] == "59"
+    assert headers["x-ratelimit-reset-requests"] == "12s"
+    assert headers["x-request-id"] == "req-1"
+    error = json.loads(reply.immediate_response.body)["error"]
+    assert error["code"] == "rate_limit_exceeded"
+    assert error["type"] == "tokens"
+    assert "tokens per minute" in error["message"]
+    assert bench.telemetry.lines == ["rejected tpm"]
+
+
+async def test_what_can_never_fit_tells_the_client_not_to_retry() -> None:
+    view = WindowView(limit=10, remaining=10, reset_ms=1000)
+    verdict = Rejected(
+        root="svc",
+        refused_by="tpm",
+        requested_tokens=11,
+        requests=view,
+        tokens=view,
+        retry_after_ms=None,
+    )
+    reply = await Bench(store=RecordingStore(verdicts=[verdict])).ask(message())
+    headers = headers_of(reply)
+    assert "retry-after" not in headers
+    assert headers["x-should-retry"] == "false"
+
+
+async def test_an_anthropic_client_gets_anthropics_error_shape() -> None:
+    verdict = ServiceRefused(ServiceState.DISABLED)
+    bench = Bench(store=RecordingStore(verdicts=[verdict]))
+    reply = await bench.ask(message(ANTHROPIC, path="/v1/messages"))
+    body = json.loads(reply.immediate_response.body)
+    assert body["type"] == "error"
+    assert body["error"]["type"] == "permission_error"
+
+
+@pytest.mark.parametrize(("allowed", "word"), [(False, "refused"), (True, "allowed")])
+async def test_an_unknown_path_follows_the_setting_and_is_counted(allowed: bool, word: str) -> None:
+    bench = Bench(policy=replace(POLICY, allows_unmetered=allowed))
+    limit = ServiceLimit(service_id="svc", rpm=1, tpm=1)
+    bench.limits.lookups.append(LimitLookup(limit, True))
+    reply = await bench.ask(message(path="/v1/other?key=secret"))
+    assert bench.telemetry.lines[0] == f"unmetered unknown_path {word}"
+    kind = "request_body" if allowed else "immediate_response"
+    assert reply.WhichOneof("response") == kind
+    assert bench.store.reserved == []
+
+
+@pytest.mark.parametrize(
+    ("service", "limit", "status"),
+    [
+        (None, None, 401),
+        ("svc", None, 403),
+        ("svc", ServiceLimit(service_id="svc", rpm=1, tpm=1, enabled=False), 403),
+    ],
+)
+async def test_unmetered_requests_too_need_a_known_and_enabled_service(
+    service: str | None, limit: ServiceLimit | None, status: int
+) -> None:
+    bench = Bench(policy=replace(POLICY, allows_unmetered=True))
+    bench.limits.lookups.append(LimitLookup(limit, True))
+    reply = await bench.ask(message(path="/v1/other", service=service))
+    assert reply.immediate_response.status.code == status
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_an_encoding_that_we_cannot_read_follows_the_setting(allowed: bool) -> None:
+    bench = Bench(policy=replace(POLICY, allows_unmetered=allowed))
+    limit = ServiceLimit(service_id="svc", rpm=1, tpm=1)
+    bench.limits.lookups.append(LimitLookup(limit, True))
+    request = message(b"\x0b\x02\x80compressed")
+    fields = request.attributes["envoy.filters.http.ext_proc"].fields
+    fields["request.headers['content-encoding']"].string_value = "br"
+    reply = await bench.ask(request)
+    if allowed:
+        assert reply.WhichOneof("response") == "request_body"
+        assert bench.telemetry.lines == ["unmetered content_encoding allowed"]
+    else:
+        assert reply.immediate_response.status.code == 415
+        assert bench.telemetry.lines == ["refused unsupported_content_encoding"]
+    assert bench.store.reserved == []
+
+
+async def test_redis_away_is_503_when_closed() -> None:
+    lost = StoreUnavailableError("redis", "refused", transient=True)
+    bench = Bench(store=RecordingStore(verdicts=[lost]))
+    reply = await bench.ask(message())
+    assert reply.immediate_response.status.code == 503
+    assert headers_of(reply)["retry-after"] == "1"
+    assert bench.store.released == []
+
+
+async def test_sql_away_with_a_cold_cache_is_503_even_when_open() -> None:
+    lost = StoreUnavailableError("sql", "refused", transient=True)
+    bench = Bench(
+        store=RecordingStore(verdicts=[LimitsMissing()]),
+        limits=ListedLimits([lost]),
+        policy=replace(POLICY, fails_open=True),
+    )
+    reply = await bench.ask(message())
+    assert reply.immediate_response.status.code == 503
+
+
+async def test_a_decision_that_hangs_is_503_even_when_open_and_released() -> None:
+    bench = Bench(
+        store=RecordingStore(gate=asyncio.Event()),
+        policy=replace(POLICY, timeout_seconds=0.02, fails_open=True),
+    )
+    reply = await bench.ask(message())
+    assert reply.immediate_response.status.code == 503
+    assert bench.store.released[0].reservation_id == bench.store.reserved[0].reservation_id
+
+
+async def test_a_message_that_is_no_protobuf_is_400() -> None:
+    reply = await Bench().ask(read_request(b"\xff\xff"))
+    assert reply.immediate_response.status.code == 400
