@@ -213,7 +213,12 @@ class Admission:
             )
         self._telemetry.admitted(verdict, seconds=seconds)
         handle = _delivered(handle, verdict)
-        return _Answer(admitted_reply(verdict, handle.to_fields(), new_body=facts.new_body), handle)
+        try:
+            reply = admitted_reply(verdict, handle.to_fields(), new_body=facts.new_body)
+        except BaseException:
+            self._give_back(handle, (handle.root, *handle.other_roots))
+            raise
+        return _Answer(reply, handle)
 
     async def _read(
         self, asked: _Asked, attributes: Attributes, body: bytes
@@ -273,15 +278,16 @@ class Admission:
         attempt = Attempt(request, descriptor)
         try:
             verdict = await self._reserver.reserve(attempt)
-        except asyncio.CancelledError:
-            # The client left, Envoy gave up, or the time is over. The call may still be on its way;
-            # a release that overtakes it leaves a mark, and the late reserve takes nothing.
-            self._give_back(handle, attempt.roots)
-            raise
         except StoreUnavailableError as error:
             # With several roots the first ones have admitted, whatever became of the last.
             if error.maybe_applied or len(attempt.roots) > 1:
                 self._give_back(handle, attempt.roots)
+            raise
+        except BaseException:
+            # The client left, Envoy gave up, the time is over, or a fault of ours. The call may
+            # still be on its way; a release that overtakes it leaves a mark, and the late reserve
+            # takes nothing.
+            self._give_back(handle, attempt.roots)
             raise
         return replace(handle, other_roots=tuple(attempt.roots[1:])), verdict
 

@@ -120,6 +120,26 @@ async def test_a_client_that_leaves_while_we_decide_costs_nothing() -> None:
     assert bench.store.released[0].reservation_id == bench.store.reserved[0].reservation_id
 
 
+async def test_a_fault_of_ours_gives_back_what_may_have_been_taken() -> None:
+    bench = Bench(store=RecordingStore(verdicts=[ValueError("a bug")]))
+    with pytest.raises(ValueError, match="a bug"):
+        await bench.ask(message())
+    await bench.settler.flush(timeout_seconds=1)
+    assert len(bench.store.released) == 1
+
+
+async def test_a_reply_that_cannot_be_built_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("extproc.envoy_io.admission.admitted_reply", fail)
+    bench = Bench()
+    with pytest.raises(ValueError, match="a bug"):
+        await bench.ask(message())
+    await bench.settler.flush(timeout_seconds=1)
+    assert len(bench.store.released) == 1
+
+
 async def test_an_answer_that_cannot_be_written_is_released() -> None:
     bench = Bench()
     context = MemoryContext([message()], write_error=asyncio.CancelledError())
