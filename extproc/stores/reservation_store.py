@@ -1,5 +1,6 @@
 """Reservations in Redis: one script a verb, one round trip a call."""
 
+from extproc.core.errors import StoreUnavailableError
 from extproc.core.estimates import EstimateMode
 from extproc.core.limits import MAX_LIMIT, ServiceLimit
 from extproc.core.ports import OpenReservation
@@ -168,7 +169,11 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
 def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, ...]]:
     root, plan = request.root, request.estimate
     cap, platform_cap = _caps(request)
-    encoded = encode(root, request.buckets)
+    try:
+        encoded = encode(root, request.buckets)
+    except ValueError as error:
+        # What an administrator stored cannot be asked in one call; never a reason to fail open.
+        raise StoreUnavailableError("policies", str(error), transient=False) from error
     names = (
         keys.config(root),
         keys.output_prefix(root),

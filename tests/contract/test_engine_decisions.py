@@ -266,7 +266,7 @@ async def test_ids_of_other_roots_are_other_ids(
     await admit(store, other, root="other", rid="same", owner="b", request_hash="2")
     await store.release(settlement("same", root="other"))
     assert sorted(counters.state().values()) == ["0", "110"]
-    with pytest.raises(ValueError, match="not a counter"):
+    with pytest.raises(StoreUnavailableError, match="not a counter"):
         await store.reserve(asking(other))
 
 
@@ -330,5 +330,5 @@ async def test_parallel_reserves_admit_exactly_what_fits(
 
 async def test_two_limits_may_not_share_a_counter(store: RedisReservationStore) -> None:
     limit = minute("x", Unit.TOTAL, 10)
-    with pytest.raises(ValueError, match="share one counter"):
+    with pytest.raises(StoreUnavailableError, match="share one counter"):
         await store.reserve(asking(limit, limit))
