@@ -35,7 +35,7 @@ class StoreUnavailableError(TokenweirError):
     """A dependency's fault: Redis or SQL did not answer, or answered with an error.
 
     ``store`` is "redis" or "sql", "admission" when the whole decision took too long, or "policies"
-    when what is stored there cannot be decided, such as more limits for a request than one call has.
+    when what is stored cannot be decided, such as more limits for a request than one call holds.
     ``transient`` says that the same call may work a moment later.
     ``maybe_applied`` says that the command may have run although no reply was read, so its effect
     must be undone or asked for again by its id.

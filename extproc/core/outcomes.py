@@ -99,9 +99,12 @@ def settle_interrupted(handle: Handle, facts: AnswerFacts) -> Settlement:
     )
 
 
-def release(handle: Handle, outcome: Outcome, source: Source) -> Settlement:
+def release(
+    handle: Handle, outcome: Outcome, source: Source, *, knowledge: Knowledge = Knowledge.KNOWN
+) -> Settlement:
     """Nothing was produced: tokens go back, the request stays counted."""
-    return release_of(handle.reservation_id, handle.root, outcome, source)
+    end = release_of(handle.reservation_id, handle.root, outcome, source)
+    return replace(end, knowledge=knowledge)
 
 
 def release_of(reservation_id: str, root: str, outcome: Outcome, source: Source) -> Settlement:

@@ -78,6 +78,9 @@ MAX_VALUE_LENGTH = 256
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _MINUTE_SECONDS = 60
 
+# Earlier times are spelt differently by databases and C libraries, and mean nothing here.
+FIRST_YEAR = 1970
+
 RATES = frozenset({Dimension.RPM, Dimension.INPUT_TPM, Dimension.OUTPUT_TPM, Dimension.TOTAL_TPM})
 
 
@@ -118,6 +121,8 @@ class Rule:
         if self.cycle_start is not None and self.cycle_end is not None:
             if self.cycle_start.tzinfo is None or self.cycle_end.tzinfo is None:
                 raise ValueError(f"{self.dimension}: cycle_start and cycle_end need a time zone")
+            if min(self.cycle_start.year, self.cycle_end.year) < FIRST_YEAR:
+                raise ValueError(f"{self.dimension}: a cycle begins in {FIRST_YEAR} or later")
             if self.cycle_end <= self.cycle_start:
                 raise ValueError(f"{self.dimension}: the cycle ends before it starts")
 

@@ -89,7 +89,13 @@ class Reserver:
         attempt.roots.append(root)
         for _ in range(_ROUNDS):
             request, resolved = self._ask_with(attempt, view, pinned)
-            verdict = await self._store.reserve(request)
+            try:
+                verdict = await self._store.reserve(request)
+            except StoreUnavailableError as error:
+                if error.store == "policies":
+                    # Never sent, so not compared either: by the next request it may be mended.
+                    self._views.put(root, "", "")
+                raise
             if isinstance(verdict, LimitsStale):
                 view, pinned = self._views.put(root, verdict.version, verdict.view), None
             elif isinstance(verdict, LimitsMissing):

@@ -24,6 +24,7 @@ from extproc.core.ports import LimitSource, Telemetry
 from extproc.core.price_list import PriceList
 from extproc.core.reservations import (
     Admitted,
+    Knowledge,
     Outcome,
     Rejected,
     ReserveRequest,
@@ -292,7 +293,9 @@ class Admission:
         return replace(handle, other_roots=tuple(attempt.roots[1:])), verdict
 
     def _give_back(self, handle: Handle, roots: Sequence[str]) -> None:
-        end = release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION)
+        # A guess: a write that was interrupted may have reached Envoy all the same, and then
+        # metering knows better.
+        end = release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION, knowledge=Knowledge.GUESSED)
         self._settler.submit_all(everywhere(end, roots[1:]))
 
     async def _unmetered(self, asked: _Asked, facts: Unmetered) -> pb.ProcessingResponse:

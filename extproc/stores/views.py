@@ -81,7 +81,7 @@ class Views:
                 raise ValueError(f"a view of {policies.root}")
         except ValueError as error:
             text = f"config of {root} holds no view that is understood here: {error}"
-            raise StoreUnavailableError("redis", text, transient=False) from error
+            raise StoreUnavailableError("policies", text, transient=False) from error
         compiled = CompiledView(version, PolicyIndex(policies, key=bucket_key))
         self._keep(root, compiled)
         return compiled

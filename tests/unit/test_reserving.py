@@ -197,6 +197,15 @@ async def test_a_failure_between_the_slots_leaves_their_names_to_whoever_cleans_
     assert bench.attempt.roots == ["acme", ACROSS]
 
 
+async def test_a_view_that_cannot_be_asked_with_is_forgotten() -> None:
+    many = StoreUnavailableError("policies", "70 limits", transient=False)
+    bench = Bench(RecordingStore(verdicts=[many]))
+    bench.views.learn(OWN)
+    with pytest.raises(StoreUnavailableError):
+        await bench.reserve()
+    assert bench.views.get("acme") is None
+
+
 async def test_an_id_in_use_by_somebody_else_is_no_decision() -> None:
     bench = Bench(RecordingStore(verdicts=[IdConflict(Conflict.OWNER)]))
     with pytest.raises(StoreUnavailableError, match="in use"):
