@@ -10,6 +10,7 @@ from extproc.stores.limit_table import LimitTable
 from extproc.stores.migrate import upgrade
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
+from tests.support.explain import World
 from tests.support.reservations import Inspector
 from tests.support.valkey import wait_for_quiet_minute
 
@@ -48,3 +49,17 @@ async def database(sql_url: str) -> AsyncIterator[Database]:
 def table(database: Database) -> LimitTable:
     """``service_limit`` in it."""
     return LimitTable(database)
+
+
+@pytest.fixture
+async def world(
+    redis_url: str, sqlite_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[World]:
+    """An empty one, in a minute that does not end soon; the command finds it too."""
+    monkeypatch.setenv("TOKENWEIR_DATABASE__URL", sqlite_url)
+    monkeypatch.setenv("TOKENWEIR_REDIS__URL", redis_url)
+    upgrade(sqlite_url)
+    wait_for_quiet_minute(redis_client)
+    made = World(redis_url, sqlite_url, redis_client)
+    yield made
+    await made.close()

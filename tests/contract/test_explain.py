@@ -1,12 +1,10 @@
 """`explain` of a subject tells what the scripts would say."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-import redis
 
 from extproc.core.buckets import Period
 from extproc.core.explain import RootState
@@ -29,28 +27,11 @@ from extproc.core.reservations import (
 from extproc.core.resolve import across_root
 from extproc.stores import keys
 from extproc.stores.limit_table import LimitTable
-from extproc.stores.migrate import upgrade
 from extproc.stores.policy_table import PolicyTable
 from tests.support.engine import STRICT
 from tests.support.explain import SLACK_MS, World, cycle, exhaust, rules
 from tests.support.policies import ROOT, policy
 from tests.support.reservations import request
-from tests.support.valkey import wait_for_quiet_minute
-
-
-@pytest.fixture
-async def world(
-    redis_url: str, sqlite_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[World]:
-    """An empty one, in a minute that does not end soon; the command finds it too."""
-    monkeypatch.setenv("TOKENWEIR_DATABASE__URL", sqlite_url)
-    monkeypatch.setenv("TOKENWEIR_REDIS__URL", redis_url)
-    upgrade(sqlite_url)
-    wait_for_quiet_minute(redis_client)
-    made = World(redis_url, sqlite_url, redis_client)
-    yield made
-    await made.close()
-
 
 # --- Which limits, and why ---------------------------------------------------------------------
 

@@ -1,13 +1,11 @@
 """`explain` of a reservation tells what its record holds; the command prints both."""
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-import redis
 from sqlalchemy import Connection, update
 
 from extproc.cli import main
@@ -28,28 +26,11 @@ from extproc.core.reservations import (
 from extproc.stores import keys
 from extproc.stores.explain_records import explain_reservation
 from extproc.stores.limit_table import LimitTable
-from extproc.stores.migrate import upgrade
 from extproc.stores.tables import limit_policy
 from tests.support.engine import STRICT
 from tests.support.explain import SLACK_MS, World, cycle, rules
 from tests.support.policies import ROOT, policy
 from tests.support.reservations import request, settlement
-from tests.support.valkey import wait_for_quiet_minute
-
-
-@pytest.fixture
-async def world(
-    redis_url: str, sqlite_url: str, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[World]:
-    """An empty one, in a minute that does not end soon; the command finds it too."""
-    monkeypatch.setenv("TOKENWEIR_DATABASE__URL", sqlite_url)
-    monkeypatch.setenv("TOKENWEIR_REDIS__URL", redis_url)
-    upgrade(sqlite_url)
-    wait_for_quiet_minute(redis_client)
-    made = World(redis_url, sqlite_url, redis_client)
-    yield made
-    await made.close()
-
 
 # --- Records -------------------------------------------------------------------------------------
 
