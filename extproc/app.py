@@ -87,6 +87,8 @@ def _policy(settings: Settings) -> AdmissionPolicy:
             if settings.admission.estimate == "strict"
             else None
         ),
+        idempotency_header=settings.admission.idempotency_header,
+        idempotency_ttl_ms=settings.admission.idempotency_ttl_seconds * 1000,
     )
 
 

@@ -36,6 +36,9 @@ _NOT_SETTINGS = ("TOKENWEIR_CONFIG", "TOKENWEIR_TEST_", "TOKENWEIR_ENVOY_")
 _SERVICE_LINK = re.compile(r"TOKENWEIR_(\w+_)?(SERVICE_HOST|(SERVICE_)?PORT(_\w+)?)")
 
 
+_HEADER_NAME = r"^[a-z0-9!#$%&'*+.^_`|~-]+$"
+
+
 def _listen_address(value: str) -> str:
     if value.startswith("unix:"):
         if not value.removeprefix("unix:").startswith("/"):
@@ -115,7 +118,7 @@ class HeaderSource(_Section):
     """The service id is in a header that the include removes from clients' requests first."""
 
     kind: Literal["header"]
-    name: str = Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]+$")
+    name: str = Field(pattern=_HEADER_NAME)
 
 
 IdentitySource = Annotated[MetadataSource | HeaderSource, Field(discriminator="kind")]
@@ -151,6 +154,9 @@ class AdmissionSettings(_Section):
     # The whole decision, SQL included; keep it below the filter's message_timeout in Envoy.
     timeout_ms: int = Field(default=800, ge=1, le=60_000)
     unmetered: Literal["refuse", "allow"] = "refuse"
+    # A request header with a client's own key: one request at a time has it.
+    idempotency_header: str | None = Field(default=None, pattern=_HEADER_NAME)
+    idempotency_ttl_seconds: int = Field(default=86_400, ge=60, le=7 * 86_400)
     # Bodies above this are parsed and counted in a thread, off the event loop.
     count_inline_max_bytes: int = Field(default=32 * 1024, ge=0)
 

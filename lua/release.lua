@@ -5,6 +5,7 @@
 --!include counters.lua
 --!include correct.lua
 --!include ending.lua
+--!include idempotency.lua
 -- release: gives all tokens back and keeps the request count, or (undo) gives that back too.
 --
 -- KEYS[1] rate:tpm:{root}:       prefix; the minute comes from the record (see reserve.lua)
@@ -24,6 +25,9 @@ local TOMBSTONE_TTL_S = 120
 local reply = finish(ARGV[1], tonumber(ARGV[2]), 0, 0, 0, 'RELEASED', ARGV[3], ARGV[4],
   ARGV[5] == '1' and 0 or 1)
 if reply then
+  if ARGV[5] == '1' then
+    forget_attempt(KEYS[2], ARGV[1])
+  end
   return reply
 end
 redis.call('HSET', KEYS[2], 'state', 'RELEASED', 'rank', 3, 'reserved', 0, 'charged', 0,

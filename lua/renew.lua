@@ -10,14 +10,14 @@
 --
 -- ARGV[1] reservation id         ARGV[2] new deadline in ms; an older, later one stays
 --
--- Reply: 1 when it is open, 0 when it has ended or is not known.
+-- Reply: 1 and its other roots (with commas) when it is open, 0 when it has ended or is not known.
 
 local RECORD_SLACK_MS = 900000
 
 local id = ARGV[1]
-local record = redis.call('HMGET', KEYS[1], 'rank', 'chunks', 'minute', 'at')
+local record = redis.call('HMGET', KEYS[1], 'rank', 'chunks', 'minute', 'at', 'also')
 if record[1] ~= '0' then
-  return 0
+  return { 0, '' }
 end
 local now = now_ms()
 local ends = math.max(now + tonumber(ARGV[2]), tonumber(redis.call('ZSCORE', KEYS[2], id) or 0))
@@ -38,4 +38,4 @@ if record[2] then
     end
   end)
 end
-return 1
+return { 1, record[5] or '' }

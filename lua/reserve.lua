@@ -1,6 +1,7 @@
 --!include integers.lua
 --!include clock.lua
 --!include history.lua
+--!include idempotency.lua
 -- reserve: checks requests and tokens of the current minute and takes both, or neither. This is for
 -- simple roots, which have a row of limits; see reserve_policies.lua for the others.
 --
@@ -10,6 +11,7 @@
 -- KEYS[4] usage:output:{root}:   prefix of the output history
 -- KEYS[5] resv:{root}:<id>       hash, the record of this reservation
 -- KEYS[6] pending:{root}         sorted set, open reservations by deadline
+-- KEYS[7] idem:{root}:<digest>   hash, where the client gave an idempotency key
 -- Windows are named by their UTC minute, which only Redis' own clock may tell; so their prefixes are
 -- declared and the minute is appended here. The hash tag is in the prefix: same slot.
 --
@@ -20,6 +22,7 @@
 -- ARGV[5] deadline in ms         be cached; an empty status means "read KEYS[1]"
 -- ARGV[12] 1: strict, reserve the cap itself    ARGV[14] owner, ARGV[15] request hash
 -- ARGV[13] platform's output cap, or -1
+-- ARGV[16] life of the idempotency key in ms, or empty: none     ARGV[17] its digest
 --
 -- Replies, nothing taken except by the first:
 --   admitted, minute, input, reserved, rpm, left, tpm, left, reset ms
@@ -29,6 +32,7 @@
 --   released                     this id was released, maybe before it was reserved
 --   stale, version, view         the root has policies now
 --   conflict, owner|request      the id belongs to somebody else, or to another request
+--   conflict, in_flight|key_reused   the idempotency key's attempt is open, or was of another request
 -- The same id again gets its first answer.
 
 local WINDOW_TTL_S = 120
@@ -70,6 +74,15 @@ if not status or not rpm or not tpm then
 end
 if status ~= '1' then
   return { 'refused', 'disabled' }
+end
+
+local before
+if ARGV[16] ~= '' then
+  local conflict
+  conflict, before = earlier_attempt(KEYS[7], ARGV[15], KEYS[5], ARGV[1])
+  if conflict then
+    return { 'conflict', conflict }
+  end
 end
 
 local minute = math.floor(now / 60000)
@@ -129,6 +142,13 @@ redis.call('HSET', KEYS[5], 'state', 'RESERVED', 'rank', 0, 'minute', name, 'inp
   'wire_format', ARGV[6], 'model', ARGV[7], 'request_id', ARGV[8])
 if ARGV[14] ~= '' or ARGV[15] ~= '' then
   redis.call('HSET', KEYS[5], 'owner', ARGV[14], 'hash', ARGV[15])
+end
+if ARGV[16] ~= '' then
+  redis.call('HSET', KEYS[5], 'idem', ARGV[17])
+  if before then
+    redis.call('HSET', KEYS[5], 'before', before)
+  end
+  remember_attempt(KEYS[7], ARGV[15], ARGV[1], ARGV[16])
 end
 redis.call('PEXPIRE', KEYS[5], digits(deadline + RECORD_SLACK_MS))
 redis.call('ZADD', KEYS[6], digits(now + deadline), ARGV[1])

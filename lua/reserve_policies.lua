@@ -8,6 +8,7 @@
 --!include counters.lua
 --!include look.lua
 --!include take.lua
+--!include idempotency.lua
 -- reserve_policies: reserve.lua for a root with policies: checks all counters, takes from all or none.
 --
 -- KEYS[1] config:{root}          hash, the version of the view in force and the view
@@ -15,6 +16,7 @@
 -- KEYS[3] resv:{root}:<id>       hash, the record of this reservation
 -- KEYS[4] pending:{root}         sorted set, open reservations by deadline
 -- KEYS[5..] the counters, up to the minute or period where they have one (see reserve.lua)
+-- and last   idem:{root}:<digest>, where the client gave an idempotency key
 --
 -- ARGV[1] reservation id         ARGV[11] margin in percent
 -- ARGV[2] version of the view    ARGV[12] platform's output cap, or -1
@@ -24,8 +26,10 @@
 -- ARGV[6] input tokens           ARGV[17] model
 -- ARGV[7] output cap, or -1      ARGV[18] request id
 -- ARGV[8] default output         ARGV[19] counters: JSON, one list each (see counters.lua)
--- ARGV[9] mean|quantile|strict   ARGV[20] the same as the record keeps them (see correct.lua)
--- ARGV[10] quantile per mille
+-- ARGV[9] mean|quantile|strict, or given: the default output, which another root has estimated
+-- ARGV[10] quantile per mille    ARGV[20] the same as the record keeps them (see correct.lua)
+-- ARGV[21] other roots that this reservation will ask, with commas
+-- ARGV[22] life of the idempotency key in ms, or empty: none     ARGV[23] its digest
 --
 -- Replies, nothing taken except by the first; states are remaining and reset ms of every counter:
 --   taken, minute, input, reserved, cost, {states}, {shadow refusals}
@@ -33,6 +37,7 @@
 --   stale, version, view         the view in force is another one
 --   refused, unknown|disabled    missing      released     as of reserve.lua
 --   conflict, owner|request      the id belongs to somebody else, or to another request
+--   conflict, in_flight|key_reused   the idempotency key's attempt is open, or was of another request
 -- The same id again gets its first decision, with the states of now.
 
 local RECORD_SLACK_MS = 900000
@@ -86,6 +91,15 @@ if ARGV[3] ~= '1' then
   end
 end
 
+local before
+if ARGV[22] ~= '' then
+  local conflict
+  conflict, before = earlier_attempt(KEYS[#KEYS], ARGV[5], record, id)
+  if conflict then
+    return { 'conflict', conflict }
+  end
+end
+
 local input, cap, platform_cap = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[12])
 if cap < 0 or (platform_cap >= 0 and platform_cap < cap) then
   cap = platform_cap
@@ -95,7 +109,7 @@ local strict = ARGV[9] == 'strict' and cap >= 0
 if strict then
   output = cap
 else
-  output = ARGV[9] ~= 'strict'
+  output = (ARGV[9] == 'mean' or ARGV[9] == 'quantile')
     and expected_output(KEYS[2], minute, ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]))
     or tonumber(ARGV[8])
   if cap >= 0 then
@@ -158,6 +172,16 @@ if ARGV[4] ~= '' then
 end
 if ARGV[5] ~= '' then
   keep('hash', ARGV[5])
+end
+if ARGV[21] ~= '' then
+  keep('also', ARGV[21])
+end
+if ARGV[22] ~= '' then
+  keep('idem', ARGV[23])
+  if before then
+    keep('before', before)
+  end
+  remember_attempt(KEYS[#KEYS], ARGV[5], id, ARGV[22])
 end
 if #shadow > 0 then
   keep('shadow', table.concat(shadow, ' '))

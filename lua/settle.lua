@@ -21,7 +21,8 @@
 -- ARGV[4] output tokens          ARGV[8] 1: write the history
 -- ARGV[9] cost in micro-USD, or empty: by the prices of the admission
 --
--- Reply: applied|improved|classified|noop, reserved, charged before, charged, outcome; or missing.
+-- Reply: applied|improved|classified|noop, reserved, charged before, charged, outcome, other roots that
+-- hold some of it too (with commas); or missing.
 -- A charge may lift the window above its limit: what was used is charged, never refused.
 
 local HISTORY_TTL_S = 900

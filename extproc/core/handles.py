@@ -32,8 +32,6 @@ class Handle:
     # Turns our tokenizer's counts into the provider's tokens, for an answer that we must count.
     factor_percent: int = 100
     request_id: str = ""
-    # Roots of other slots where the same reservation holds something, in order.
-    other_roots: tuple[str, ...] = ()
 
     def to_fields(self) -> dict[str, Field]:
         """Flat fields for a protobuf Struct."""
@@ -48,7 +46,6 @@ class Handle:
             "hide": int(self.hides_usage),
             "fac": self.factor_percent,
             "req": self.request_id,
-            "also": ",".join(self.other_roots),
         }
 
 
@@ -70,7 +67,6 @@ def handle_from_fields(fields: Mapping[str, object]) -> Handle | None:
         hides_usage=bool(_count(fields.get("hide"))),
         factor_percent=_count(fields.get("fac")) or 100,
         request_id=_text(fields.get("req")),
-        other_roots=tuple(r for r in _text(fields.get("also")).split(",") if is_valid_id(r)),
     )
 
 

@@ -12,7 +12,6 @@
 RPM is always kept. History is written only for the first row.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from extproc.core.handles import Handle
@@ -74,14 +73,6 @@ def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
         outcome=outcome,
         state=State.RECONCILING if facts.error else State.SETTLED,
     )
-
-
-def everywhere(settlement: Settlement, roots: Iterable[str]) -> Iterator[Settlement]:
-    """The same end for the reservation's own root, and for the other ``roots`` that hold some of
-    it; the history is of answers, so only the own root writes it."""
-    yield settlement
-    for root in roots:
-        yield replace(settlement, root=root, writes_history=False)
 
 
 def settle_interrupted(handle: Handle, facts: AnswerFacts) -> Settlement:

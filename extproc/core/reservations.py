@@ -71,7 +71,11 @@ class ReserveRequest:
     could not be cached, so there is nothing to compare it with. ``input_price`` and
     ``output_price`` are micro-USD for a million tokens.
 
+    ``other_roots`` will be asked next, so that whoever ends the reservation ends it there too.
+
     ``owner`` and ``request_hash`` tell a repeated call from another request of the same id.
+    ``idempotency_key`` is a digest of the client's own key, empty without one; it is remembered for
+    ``idempotency_ttl_ms``, and until then stands for ``request_hash``.
     """
 
     reservation_id: str
@@ -92,6 +96,9 @@ class ReserveRequest:
     output_price: int = 0
     owner: str = ""
     request_hash: str = ""
+    other_roots: tuple[str, ...] = ()
+    idempotency_key: str = ""
+    idempotency_ttl_ms: int = 0
 
     def __post_init__(self) -> None:
         for name, price in (("input", self.input_price), ("output", self.output_price)):
@@ -207,21 +214,24 @@ class LimitsStale:
 
 
 class Conflict(StrEnum):
-    """What differs between two requests of one reservation id."""
+    """What differs between two requests of one reservation id, or of one idempotency key."""
 
     OWNER = "owner"
     REQUEST = "request"
+    # Of a client's idempotency key: its attempt is still open, or it was of another request.
+    IN_FLIGHT = "in_flight"
+    KEY_REUSED = "key_reused"
 
 
 @dataclass(frozen=True, slots=True)
 class IdConflict:
-    """The reservation id is in use by somebody else, or for another request. Nothing was taken."""
+    """The reservation id, or the client's idempotency key, is in use. Nothing was taken."""
 
     what: Conflict
 
 
-Verdict = Admitted | Rejected | ServiceRefused
-StoreVerdict = Verdict | LimitsMissing | LimitsStale | IdConflict
+Verdict = Admitted | Rejected | ServiceRefused | IdConflict
+StoreVerdict = Verdict | LimitsMissing | LimitsStale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +241,7 @@ class Settlement:
     ``writes_history`` is true only after a success whose usage the provider reported.
     ``cost_micros``: None computes it from the prices of the admission. ``undo`` makes a release
     give back the request counts too: for a request that another root refused.
+    ``follows``: the other roots that the record names get the same end.
     """
 
     reservation_id: str
@@ -244,6 +255,7 @@ class Settlement:
     writes_history: bool = False
     cost_micros: int | None = None
     undo: bool = False
+    follows: bool = True
 
 
 class SettleStatus(StrEnum):
@@ -265,3 +277,4 @@ class SettleResult:
     charged_before_tokens: int = 0
     charged_tokens: int = 0
     outcome: str = ""
+    other_roots: tuple[str, ...] = ()

@@ -20,11 +20,13 @@ from extproc.core.ports import (
 )
 from extproc.core.reservations import (
     Admitted,
+    Conflict,
     IdConflict,
     Knowledge,
     LimitsMissing,
     LimitsStale,
     Outcome,
+    Rejected,
     ReserveRequest,
     ServiceRefused,
     ServiceState,
@@ -40,16 +42,21 @@ from extproc.core.resolve import Resolved
 # A change of limits between our load and our reserve empties the cache again. Each round reads the
 # newest limits, so a few rounds are plenty; a storm of changes must not hold a request for ever.
 _ROUNDS = 5
+# Asking again is for a lost reply now and then; a Redis that is too slow is not asked twice by all.
+_MOST_RETRIES = 64
 
 
 @dataclass(slots=True)
 class Attempt:
     """One request's reserve. ``roots`` grows by each root before it is asked, so that whoever is
-    interrupted knows where something may have been taken; the request's own root is the first."""
+    interrupted knows where something may have been taken; the request's own root is the first.
+    ``is_refused``: another root has refused, so what the earlier ones took is undone.
+    """
 
     request: ReserveRequest
     descriptor: Descriptor
     roots: list[str] = field(default_factory=list)
+    is_refused: bool = False
 
 
 class Reserver:
@@ -76,6 +83,7 @@ class Reserver:
         is_strict = estimate.mode is EstimateMode.STRICT
         self._simple_estimate = estimate if is_strict else replace(estimate, mode=EstimateMode.MEAN)
         self._clock = clock
+        self._retries = 0
 
     async def reserve(self, attempt: Attempt) -> Verdict:
         """Admitted by every root, or nothing is taken anywhere.
@@ -90,7 +98,7 @@ class Reserver:
         for _ in range(_ROUNDS):
             request, resolved = self._ask_with(attempt, view, pinned)
             try:
-                verdict = await self._store.reserve(request)
+                verdict = await self._ask(request)
             except StoreUnavailableError as error:
                 if error.store == "policies":
                     # Never sent, so not compared either: by the next request it may be mended.
@@ -129,6 +137,7 @@ class Reserver:
             attempt.request,
             version=view.version,
             buckets=resolved.buckets,
+            other_roots=tuple(resolved.across),
             is_pinned=pinned is not None,
             estimate=self._estimate,
         )
@@ -142,21 +151,56 @@ class Reserver:
         verdict = first
         if resolved is None or not isinstance(verdict, Admitted):
             return verdict
+        # What the own root has estimated is asked of all.
+        estimate = request.estimate
+        if estimate.mode is not EstimateMode.STRICT:
+            estimate = replace(estimate, mode=EstimateMode.GIVEN)
+        output_tokens = max(0, verdict.reserved_tokens - verdict.input_tokens)
         for root, buckets in resolved.across.items():
             attempt.roots.append(root)
-            # The view was compared a moment ago at the request's own root; this one has none.
-            there = replace(request, root=root, buckets=buckets, is_pinned=True)
-            answer = _decided(await self._store.reserve(there))
+            there = replace(
+                request,
+                root=root,
+                buckets=buckets,
+                # The view was compared a moment ago at the own root; this one has none.
+                is_pinned=True,
+                estimate=estimate,
+                default_output_tokens=output_tokens,
+                other_roots=(),
+                idempotency_key="",
+            )
+            answer = _decided(await self._ask(there))
             if not isinstance(answer, Admitted):
+                attempt.is_refused = True
                 for taken in attempt.roots[:-1]:
                     await self._store.release(_undo(request.reservation_id, taken))
+                # Whom it refused is a client of the own root, which is what people know.
+                if isinstance(answer, Rejected):
+                    answer = replace(answer, root=request.root)
                 return answer
             verdict = _tightened(verdict, answer)
         return verdict
 
+    async def _ask(self, request: ReserveRequest) -> StoreVerdict:
+        """Ask the store; where it is not known whether the script ran, ask again: the same id,
+        owner and hash get the decision that was made, and nothing is taken twice."""
+        try:
+            return await self._store.reserve(request)
+        except StoreUnavailableError as error:
+            if not (error.maybe_applied and error.transient) or self._retries >= _MOST_RETRIES:
+                raise
+        self._retries += 1
+        try:
+            return await self._store.reserve(request)
+        except StoreUnavailableError as error:
+            error.maybe_applied = True  # by the first call
+            raise
+        finally:
+            self._retries -= 1
+
 
 def _decided(verdict: StoreVerdict) -> Verdict:
-    if isinstance(verdict, IdConflict):
+    if isinstance(verdict, IdConflict) and verdict.what in (Conflict.OWNER, Conflict.REQUEST):
         raise StoreUnavailableError("redis", "the reservation id is in use", transient=False)
     if isinstance(verdict, LimitsMissing | LimitsStale):
         raise StoreUnavailableError("redis", "a pinned view was not taken", transient=True)
@@ -174,6 +218,7 @@ def _undo(reservation_id: str, root: str) -> Settlement:
         source=Source.ADMISSION,
         state=State.RELEASED,
         undo=True,
+        follows=False,
     )
 
 

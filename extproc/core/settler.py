@@ -8,7 +8,7 @@ while; after that the reaper finds the reservation by its deadline, so nothing s
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.ports import ReservationStore, Telemetry
@@ -47,11 +47,6 @@ class Settler:
         task = asyncio.get_running_loop().create_task(self._run(settlement))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def submit_all(self, settlements: Iterable[Settlement]) -> None:
-        """Submit each."""
-        for settlement in settlements:
-            self.submit(settlement)
 
     async def flush(self, *, timeout_seconds: float) -> int:
         """Wait for what is under way; returns how many settlements were left undone."""

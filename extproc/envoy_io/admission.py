@@ -18,12 +18,13 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from extproc.core.errors import RequestError, StoreUnavailableError
 from extproc.core.handles import Handle
 from extproc.core.ids import new_reservation_id, reservation_id_of
-from extproc.core.outcomes import everywhere, release
+from extproc.core.outcomes import release
 from extproc.core.policies import Descriptor, Scope
 from extproc.core.ports import LimitSource, Telemetry
 from extproc.core.price_list import PriceList
 from extproc.core.reservations import (
     Admitted,
+    IdConflict,
     Knowledge,
     Outcome,
     Rejected,
@@ -37,6 +38,7 @@ from extproc.core.reserving import Attempt, Reserver
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import MALFORMED, Attributes
 from extproc.envoy_io.descriptor import describe
+from extproc.envoy_io.idempotency import idempotency_digest, key_error, request_hash
 from extproc.envoy_io.identity import IdentitySource, identify
 from extproc.envoy_io.refusals import Refusals
 from extproc.envoy_io.replies import (
@@ -77,16 +79,21 @@ class AdmissionPolicy:
     count_inline_max_bytes: int
     max_body_bytes: int
     strict_cap_tokens: int | None = None
+    # Request header with a client's idempotency key, in lower case; None: there is no such thing.
+    idempotency_header: str | None = None
+    idempotency_ttl_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The parts of a request that answers and log lines speak of."""
+    """What is known of a request beside its body."""
 
     path: str
     request_id: str
     reservation_id: str
     service_id: str = ""
+    # A digest of the client's own key, empty without one.
+    idempotency_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +152,7 @@ class Admission:
             delivered = True
         finally:
             if answer.handle is not None and not delivered:
-                self._give_back(answer.handle, (answer.handle.root, *answer.handle.other_roots))
+                self._give_back(answer.handle)
 
     async def _answer(self, message: pb.ProcessingRequest) -> _Answer:
         started = time.perf_counter()
@@ -160,9 +167,15 @@ class Admission:
                 header=attributes.header,
                 metadata=message.metadata_context,
             )
-            asked = replace(asked, service_id=service_id)
+            asked = replace(
+                asked,
+                service_id=service_id,
+                idempotency_key=idempotency_digest(
+                    self._policy.idempotency_header, header=attributes.header
+                ),
+            )
             async with asyncio.timeout(self._policy.timeout_seconds):
-                facts = await self._read(asked, attributes, message.request_body.body)
+                facts, body_hash = await self._read(asked, attributes, message.request_body.body)
                 if isinstance(facts, Unmetered):
                     return _Answer(await self._unmetered(asked, facts))
                 descriptor = describe(
@@ -173,7 +186,7 @@ class Admission:
                     header=attributes.header,
                     metadata=message.metadata_context,
                 )
-                handle, verdict = await self._reserve(asked, facts, descriptor)
+                handle, verdict = await self._reserve(asked, facts, body_hash, descriptor)
         except TimeoutError:
             # Not Redis' word that it is away, so no reason to fail open: a body made to be slow to
             # read would get through.
@@ -195,10 +208,12 @@ class Admission:
                     error, path=path, service_id=asked.service_id, request_id=asked.request_id
                 )
             )
-        if isinstance(verdict, ServiceRefused):
+        if isinstance(verdict, ServiceRefused | IdConflict):
             return _Answer(
                 self._refusals.bad_request(
-                    _service_error(verdict),
+                    _service_error(verdict)
+                    if isinstance(verdict, ServiceRefused)
+                    else key_error(verdict, self._policy.idempotency_header),
                     path=path,
                     service_id=service_id,
                     request_id=asked.request_id,
@@ -217,21 +232,24 @@ class Admission:
         try:
             reply = admitted_reply(verdict, handle.to_fields(), new_body=facts.new_body)
         except BaseException:
-            self._give_back(handle, (handle.root, *handle.other_roots))
+            self._give_back(handle)
             raise
         return _Answer(reply, handle)
 
     async def _read(
         self, asked: _Asked, attributes: Attributes, body: bytes
-    ) -> RequestFacts | Unmetered:
-        def read() -> RequestFacts | Unmetered:
-            return read_request(
+    ) -> tuple[RequestFacts | Unmetered, str]:
+        """What the request asks, and a hash of it."""
+
+        def read() -> tuple[RequestFacts | Unmetered, str]:
+            facts = read_request(
                 asked.path,
                 body,
                 content_type=attributes.header("content-type"),
                 content_encoding=attributes.header("content-encoding"),
                 limits=self._read_limits,
             )
+            return facts, request_hash(asked.path, body)
 
         try:
             # A compressed body is small only before it is read.
@@ -242,11 +260,11 @@ class Admission:
         except RequestError as error:
             if error.status == _UNREADABLE and self._policy.allows_unmetered:
                 # Our limit, not the client's mistake.
-                return Unmetered("content_encoding")
+                return Unmetered("content_encoding"), ""
             raise
 
     async def _reserve(
-        self, asked: _Asked, facts: RequestFacts, descriptor: Descriptor
+        self, asked: _Asked, facts: RequestFacts, body_hash: str, descriptor: Descriptor
     ) -> tuple[Handle, Verdict]:
         """Ask for the reservation; if that is interrupted, give back what may have been taken."""
         handle = Handle(
@@ -273,6 +291,9 @@ class Admission:
             model=handle.model,
             request_id=handle.request_id,
             owner=secrets.token_hex(8),
+            request_hash=body_hash,
+            idempotency_key=asked.idempotency_key,
+            idempotency_ttl_ms=self._policy.idempotency_ttl_ms,
             input_price=price.input_micros,
             output_price=price.output_micros,
         )
@@ -282,21 +303,21 @@ class Admission:
         except StoreUnavailableError as error:
             # With several roots the first ones have admitted, whatever became of the last.
             if error.maybe_applied or len(attempt.roots) > 1:
-                self._give_back(handle, attempt.roots)
+                self._give_back(handle, undo=attempt.is_refused)
             raise
         except BaseException:
             # The client left, Envoy gave up, the time is over, or a fault of ours. The call may
             # still be on its way; a release that overtakes it leaves a mark, and the late reserve
             # takes nothing.
-            self._give_back(handle, attempt.roots)
+            self._give_back(handle, undo=attempt.is_refused)
             raise
-        return replace(handle, other_roots=tuple(attempt.roots[1:])), verdict
+        return handle, verdict
 
-    def _give_back(self, handle: Handle, roots: Sequence[str]) -> None:
+    def _give_back(self, handle: Handle, *, undo: bool = False) -> None:
         # A guess: a write that was interrupted may have reached Envoy all the same, and then
         # metering knows better.
         end = release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION, knowledge=Knowledge.GUESSED)
-        self._settler.submit_all(everywhere(end, roots[1:]))
+        self._settler.submit(replace(end, undo=undo))
 
     async def _unmetered(self, asked: _Asked, facts: Unmetered) -> pb.ProcessingResponse:
         """What cannot be counted follows the setting. Even where it may pass, the caller must be a

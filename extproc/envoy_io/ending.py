@@ -19,7 +19,7 @@ from envoy.service.accesslog.v3 import als_pb2
 from extproc.core.errors import RequestError
 from extproc.core.handles import METERED_KEY, NAMESPACE, handle_from_fields
 from extproc.core.ids import reservation_id_of
-from extproc.core.outcomes import everywhere, release_of, settle_ending
+from extproc.core.outcomes import release_of, settle_ending
 from extproc.core.ports import Telemetry
 from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
@@ -164,7 +164,7 @@ class Ending:
         outcome = outcome_of(entry)
         self._telemetry.ended(outcome.value)
         end = settle_ending(handle, outcome, undelivered=is_undelivered(entry))
-        self._settler.submit_all(everywhere(end, handle.other_roots))
+        self._settler.submit(end)
 
     def _release_undelivered(self, entry: HTTPAccessLogEntry) -> None:
         """A request without a handle that was never sent on: Envoy may have given it up (the client

@@ -17,7 +17,6 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from extproc.core.handles import NAMESPACE, Handle, handle_from_fields
 from extproc.core.outcomes import (
     AnswerFacts,
-    everywhere,
     release,
     settle_answer,
     settle_interrupted,
@@ -133,7 +132,7 @@ class _Answer:
         self._settled = True
         self.done = True
         end = release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING)
-        self._settler.submit_all(everywhere(end, handle.other_roots))
+        self._settler.submit(end)
         reply = _metered(CONTINUE_RESPONSE_HEADERS)
         reply.mode_override.response_body_mode = ProcessingMode.NONE
         return reply
@@ -167,7 +166,7 @@ class _Answer:
             end = settle_interrupted(self._handle, facts)
         else:
             end = settle_answer(self._handle, facts)
-        self._settler.submit_all(everywhere(end, self._handle.other_roots))
+        self._settler.submit(end)
 
 
 def _metered(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:

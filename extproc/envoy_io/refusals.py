@@ -10,6 +10,7 @@ from extproc.core.reservations import Rejected
 from extproc.envoy_io.replies import (
     CONTINUE_REQUEST_BODY,
     INSUFFICIENT_QUOTA,
+    bad_request_headers,
     error_type,
     immediate,
     is_spent,
@@ -62,7 +63,7 @@ class Refusals:
         return immediate(
             error.status,
             body,
-            headers={"content-type": "application/json", REQUEST_ID: request_id},
+            headers=bad_request_headers(error.status) | {REQUEST_ID: request_id},
             details=f"{DETAILS_PREFIX}{error.code}",
         )
 

@@ -31,6 +31,7 @@ INSUFFICIENT_QUOTA = "insufficient_quota"
 
 # A client that stores no state of ours cannot be asked to come back sooner than this.
 _UNAVAILABLE_RETRY_SECONDS = 1
+_CONFLICT, _CONFLICT_RETRY_SECONDS = 409, 1
 
 
 def admitted_reply(
@@ -112,6 +113,14 @@ def rejected_headers(verdict: Rejected) -> dict[str, str]:
         # A little later for some, so that not all come back in the same moment.
         seconds += random.randint(0, min(_MOST_JITTER_SECONDS, max(1, seconds // 10)))  # noqa: S311
         headers["retry-after"] = str(seconds)
+    return headers
+
+
+def bad_request_headers(status: int) -> dict[str, str]:
+    """Headers of a 4xx: 409 passes by itself, so clients are told when to look again."""
+    headers = {"content-type": "application/json"}
+    if status == _CONFLICT:
+        headers["retry-after"] = str(_CONFLICT_RETRY_SECONDS)
     return headers
 
 

@@ -52,6 +52,11 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="another header for policies' scopes; only one that clients cannot set",
     )
+    add(
+        "--idempotency-header",
+        metavar="NAME",
+        help="the header with a client's own key, as in the setting admission.idempotency_header",
+    )
     add("--max-body-bytes", type=int, default=RenderOptions.max_body_bytes, metavar="N")
     add(
         "--failure-mode",
@@ -121,6 +126,7 @@ def options_from_args(args: argparse.Namespace) -> RenderOptions:
         api_keys=read_api_keys(args.api_keys) if args.api_keys is not None else None,
         identity_header=args.identity_header,
         trusted_headers=tuple(args.trusted_header),
+        idempotency_header=args.idempotency_header,
         max_body_bytes=args.max_body_bytes,
         failure_mode=args.failure_mode,
         unmetered_prefixes=tuple(args.unmetered),

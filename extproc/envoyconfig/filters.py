@@ -74,7 +74,7 @@ def admission(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
                 "request.headers['content-type']",
                 "request.headers['content-encoding']",
                 f"request.headers['{options.identity_header}']",
-                *(f"request.headers['{name}']" for name in options.trusted_headers),
+                *(f"request.headers['{name}']" for name in _seen_headers(options)),
                 "source.address",
             ],
             metadata_options=p.ext_proc.MetadataOptions(
@@ -87,6 +87,11 @@ def admission(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
             ),
         ),
     )
+
+
+def _seen_headers(options: RenderOptions) -> list[str]:
+    key = options.idempotency_header
+    return [*options.trusted_headers, *([key] if key is not None else [])]
 
 
 def metering(options: RenderOptions) -> p.http_connection_manager.HttpFilter:

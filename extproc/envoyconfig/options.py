@@ -100,6 +100,8 @@ class RenderOptions:
     ``trusted_headers`` are request headers that admission sees beside the identity, for policies'
     scopes. They are not removed from requests: name only such as a filter, or whoever stands in
     front of this Envoy, sets and clients cannot.
+    ``idempotency_header`` is the request header with a client's own idempotency key, as in the
+    server's setting ``admission.idempotency_header``; None: the server does not see any.
     ``max_body_bytes`` should equal the server's setting ``server.max_body_bytes``.
     ``request_timeout_seconds`` bounds a whole request, its stream included. It should not exceed
     the server's ``reaper.deadline_seconds``, or a stream could outlive its reservation.
@@ -121,6 +123,7 @@ class RenderOptions:
     identity_header: str = IDENTITY_HEADER
     identity_namespaces: tuple[str, ...] = AUTH_NAMESPACES
     trusted_headers: tuple[str, ...] = ()
+    idempotency_header: str | None = None
     max_body_bytes: int = 16 * 1024 * 1024
     failure_mode: FailureMode = "closed"
     admission_timeout_ms: int = 1000
@@ -147,6 +150,8 @@ class RenderOptions:
             if not getattr(self, key) >= 1:
                 raise SettingsError(key, "expected at least one second")
         _check_header_name("identity_header", self.identity_header)
+        if self.idempotency_header is not None:
+            _check_header_name("idempotency_header", self.idempotency_header)
         for name in self.trusted_headers:
             _check_header_name("trusted_headers", name)
         for name in self.upstream_headers:

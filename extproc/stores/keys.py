@@ -8,6 +8,8 @@ minute ``yyyyMMddHHmm``, which only Redis' clock may tell, or a reservation id.
 
 # Plain set of every root that may hold a reservation.
 ROOTS = "roots"
+# Sorted set of the roots of counters that all tenants share, by when they were last asked (ms).
+ROOTS_ACROSS = "roots:across"
 
 
 def config(root: str) -> str:
@@ -43,6 +45,11 @@ def reservation(root: str, reservation_id: str) -> str:
 def pending(root: str) -> str:
     """Sorted set: ids of open reservations, scored by their deadline (ms since the epoch)."""
     return f"pending:{{{root}}}"
+
+
+def idempotency(root: str, digest: str) -> str:
+    """Hash: the last attempt with one of a client's idempotency keys, and what it asked."""
+    return f"idem:{{{root}}}:{digest}"
 
 
 # Counters of policies. ``key`` names the policy, its dimension and the value that it counts, in the

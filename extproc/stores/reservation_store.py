@@ -1,5 +1,7 @@
 """Reservations in Redis: one script a verb, one round trip a call."""
 
+from dataclasses import replace
+
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.estimates import EstimateMode
 from extproc.core.limits import MAX_LIMIT, ServiceLimit
@@ -8,8 +10,9 @@ from extproc.core.reservations import ReserveRequest, Settlement, SettleResult, 
 from extproc.stores import keys, scripts
 from extproc.stores.batcher import RedisBatcher, Word
 from extproc.stores.bucket_codec import encode
+from extproc.stores.root_registry import RootRegistry
 from extproc.stores.scripts import load_script
-from extproc.stores.verdicts import read_settle_result, read_verdict
+from extproc.stores.verdicts import read_roots, read_settle_result, read_verdict
 
 # A model name or request id is kept for people to read; a client may send a very long one.
 _MAX_NOTE_CHARACTERS = 256
@@ -26,6 +29,7 @@ class RedisReservationStore:
         self._release = load_script(scripts.RELEASE)
         self._renew = load_script(scripts.RENEW)
         self._overdue = load_script(scripts.OVERDUE)
+        self._registry = RootRegistry(batcher)
         self._is_loaded = False
 
     async def reserve(self, request: ReserveRequest) -> StoreVerdict:
@@ -35,7 +39,7 @@ class RedisReservationStore:
         """
         if request.limit is not None or request.is_pinned:
             # Without a cached limit nobody registered the root; the reaper must find it.
-            await self._redis.command("SADD", keys.ROOTS, request.root)
+            await self._registry.add(request.root)
         if request.version:
             script, names, args = self._reserve_policies, *_policy_call(request)
         else:
@@ -43,7 +47,11 @@ class RedisReservationStore:
         return read_verdict(request, await self._redis.run(script, names, args))
 
     async def settle(self, settlement: Settlement) -> SettleResult:
-        """Charge what was used; only better knowledge changes an earlier end."""
+        """Charge what was used; only better knowledge changes an earlier end.
+
+        Other roots that the record names get the same end. If one of them cannot be reached the
+        whole call fails, and may be made again.
+        """
         root = settlement.root
         reply = await self._redis.run(
             self._settle,
@@ -60,10 +68,16 @@ class RedisReservationStore:
                 "" if settlement.cost_micros is None else _count(settlement.cost_micros),
             ),
         )
-        return read_settle_result(reply)
+        result = read_settle_result(reply)
+        for other in result.other_roots if settlement.follows else ():
+            await self.settle(replace(settlement, root=other, writes_history=False))
+        return result
 
     async def release(self, settlement: Settlement) -> SettleResult:
-        """Give all tokens back whatever ``settlement`` counts, with its rank of knowledge."""
+        """Give all tokens back whatever ``settlement`` counts, with its rank of knowledge.
+
+        Other roots follow as with ``settle``.
+        """
         reply = await self._redis.run(
             self._release,
             _ending_keys(settlement),
@@ -75,16 +89,23 @@ class RedisReservationStore:
                 int(settlement.undo),
             ),
         )
-        return read_settle_result(reply)
+        result = read_settle_result(reply)
+        for other in result.other_roots if settlement.follows else ():
+            await self.release(replace(settlement, root=other))
+        return result
 
     async def renew(self, root: str, reservation_id: str, *, deadline_ms: int) -> bool:
-        """Move the deadline and the leases of an open reservation, never to an earlier time."""
-        reply = await self._redis.run(
+        """Move the deadline and the leases of an open reservation, never to an earlier time; also
+        at the other roots that its record names."""
+        is_open, others = await self._redis.run(
             self._renew,
             (keys.reservation(root, reservation_id), keys.pending(root)),
             (reservation_id, deadline_ms),
         )
-        return bool(reply == 1)
+        for other in read_roots(others):
+            await self._registry.add(other)
+            await self.renew(other, reservation_id, deadline_ms=deadline_ms)
+        return bool(is_open)
 
     async def overdue(self, root: str, *, at_most: int) -> list[OpenReservation]:
         """Open reservations past their deadline by Redis' clock, the longest overdue first."""
@@ -108,7 +129,7 @@ class RedisReservationStore:
 
     async def roots(self) -> list[str]:
         """Every root that may hold a reservation, sorted."""
-        return sorted(await self._redis.command("SMEMBERS", keys.ROOTS))
+        return await self._registry.roots()
 
     async def ping(self) -> None:
         """Redis answers; the first time that it does, it also gets all scripts."""
@@ -148,6 +169,7 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         keys.output_prefix(root),
         keys.reservation(root, request.reservation_id),
         keys.pending(root),
+        *_idempotency_keys(request),
     )
     return names, (
         request.reservation_id,
@@ -163,6 +185,7 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         platform_cap,
         request.owner,
         request.request_hash,
+        *_idempotency_args(request),
     )
 
 
@@ -180,6 +203,7 @@ def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         keys.reservation(root, request.reservation_id),
         keys.pending(root),
         *encoded.keys,
+        *_idempotency_keys(request),
     )
     return names, (
         request.reservation_id,
@@ -202,7 +226,20 @@ def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         _note(request.request_id),
         encoded.for_script,
         encoded.for_record,
+        ",".join(request.other_roots),
+        *_idempotency_args(request),
     )
+
+
+def _idempotency_keys(request: ReserveRequest) -> tuple[str, ...]:
+    key = request.idempotency_key
+    return (keys.idempotency(request.root, key),) if key else ()
+
+
+def _idempotency_args(request: ReserveRequest) -> tuple[str | int, str]:
+    key = request.idempotency_key
+    # Not shorter than the attempt may last, or two could run at once.
+    return (max(request.idempotency_ttl_ms, request.deadline_ms), key) if key else ("", "")
 
 
 def _ending_keys(settlement: Settlement) -> tuple[str, str, str, str]:

@@ -100,16 +100,22 @@ def read_settle_result(reply: list[Any]) -> SettleResult:
     match reply:
         case ["missing"]:
             return SettleResult(status=SettleStatus.MISSING)
-        case [status, reserved, before, charged, outcome]:
+        case [status, reserved, before, charged, outcome, also]:
             return SettleResult(
                 status=SettleStatus(status),
                 reserved_tokens=reserved,
                 charged_before_tokens=before,
                 charged_tokens=charged,
                 outcome=outcome,
+                other_roots=read_roots(also),
             )
         case _:
             raise _unreadable("settle", reply)
+
+
+def read_roots(text: str) -> tuple[str, ...]:
+    """The other roots of a record."""
+    return tuple(text.split(",")) if text else ()
 
 
 def _states(buckets: Sequence[Bucket], flat: Sequence[int]) -> tuple[BucketState, ...]:

@@ -48,18 +48,19 @@ local function move_counters(id, chunks, minute, is_first, input, output, cost, 
   end
 end
 
--- Returns the reply {status, reserved, charged before, charged, outcome}, whether the answer may
+-- Returns the reply {status, reserved, charged before, charged, outcome, other roots}, whether the answer may
 -- still be written to the history, and whether the root has policies; nil when there is no record.
 -- ``requests`` is how many requests stay counted: 1, or 0 for an undo.
 local function finish(id, rank, input, output, cost, state, outcome, source, requests)
   local charge = input + output
   local record = redis.call('HMGET', KEYS[2],
-    'rank', 'reserved', 'charged', 'outcome', 'minute', 'history', 'chunks', 'requests')
+    'rank', 'reserved', 'charged', 'outcome', 'minute', 'history', 'chunks', 'requests', 'also')
   if not record[1] then
     return nil
   end
   local old_rank, reserved, before = tonumber(record[1]), tonumber(record[2]), tonumber(record[3])
   local old_outcome, minute, chunks = record[4], record[5], tonumber(record[7])
+  local also = record[9] or ''
 
   if old_outcome == 'cut' and outcome == 'complete_estimated' and charge > before then
     -- Metering lost the answer, but Envoy says that it went on to its end: what passed unseen must
@@ -73,9 +74,9 @@ local function finish(id, rank, input, output, cost, state, outcome, source, req
       if outcome == 'upstream_broken' and old_rank < 3 then
         redis.call('HSET', KEYS[2], 'state', 'RECONCILING')
       end
-      return { 'classified', reserved, before, before, outcome }, false
+      return { 'classified', reserved, before, before, outcome, also }, false
     end
-    return { 'noop', reserved, before, before, old_outcome }, false
+    return { 'noop', reserved, before, before, old_outcome, also }, false
   end
 
   if outcome == 'cut' and REASONS[old_outcome] then
@@ -99,5 +100,5 @@ local function finish(id, rank, input, output, cost, state, outcome, source, req
   redis.call('PEXPIRE', KEYS[2], RECORD_TTL_MS)
   redis.call('ZREM', KEYS[3], id)
   local status = old_rank == 0 and 'applied' or 'improved'
-  return { status, reserved, before, charge, outcome }, record[6] ~= '1', chunks ~= nil
+  return { status, reserved, before, charge, outcome, also }, record[6] ~= '1', chunks ~= nil
 end

@@ -68,9 +68,21 @@ async def test_redis_away_passes_and_is_counted_when_open() -> None:
     assert bench.telemetry.lines == ["failed_open redis"]
 
 
-async def test_a_reserve_of_unknown_effect_is_released() -> None:
+async def test_a_reserve_of_unknown_effect_is_asked_again_as_the_same() -> None:
     lost = StoreUnavailableError("redis", "timed out", transient=True, maybe_applied=True)
     bench = Bench(store=RecordingStore(verdicts=[lost]))
+    reply = await bench.ask(message())
+    assert reply.WhichOneof("response") == "request_body"
+    first, second = bench.store.reserved
+    assert first == second
+    assert len(first.owner) == len(first.request_hash) == 16
+    assert bench.store.released == []
+
+
+async def test_a_reserve_of_unknown_effect_is_released_in_the_end() -> None:
+    lost = StoreUnavailableError("redis", "timed out", transient=True, maybe_applied=True)
+    refused = StoreUnavailableError("redis", "refused", transient=True)
+    bench = Bench(store=RecordingStore(verdicts=[lost, refused]))
     await bench.ask(message())
     assert len(bench.store.released) == 1
     release = bench.store.released[0]

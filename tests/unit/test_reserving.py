@@ -1,5 +1,7 @@
 """The reserve call with its cold paths, and across slots: taken everywhere, or nowhere."""
 
+import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -26,6 +28,7 @@ from extproc.core.reservations import (
     ReserveRequest,
     ServiceRefused,
     ServiceState,
+    StoreVerdict,
     WindowView,
 )
 from extproc.core.reserving import Attempt, Reserver
@@ -186,6 +189,56 @@ async def test_a_refusal_of_another_slot_undoes_what_the_own_one_took() -> None:
     assert isinstance(verdict, Rejected)
     (undone,) = bench.store.released
     assert (undone.root, undone.reservation_id, undone.undo) == ("acme", "r1", True)
+    assert not undone.follows
+    assert verdict.root == "acme"
+    assert bench.attempt.is_refused
+
+
+async def test_every_root_is_asked_for_what_the_own_one_has_estimated() -> None:
+    bench = Bench(RecordingStore())
+    bench.views.learn(SHARED)
+    await bench.reserve()
+    own, other = bench.store.reserved
+    assert own.other_roots == (ACROSS,)
+    assert other.other_roots == ()
+    assert other.estimate.mode is EstimateMode.GIVEN
+    assert other.default_output_tokens == 10
+    assert (other.idempotency_key, other.owner) == ("", own.owner)
+
+
+class SlowStore(RecordingStore):
+    """Loses every reply; who asks again waits."""
+
+    async def reserve(self, request: ReserveRequest) -> StoreVerdict:
+        self.reserved.append(request)
+        if self.reserved.count(request) > 1:
+            await asyncio.Event().wait()
+        raise StoreUnavailableError("redis", "late", transient=True, maybe_applied=True)
+
+
+async def test_a_slow_redis_is_not_asked_twice_by_everyone() -> None:
+    store = SlowStore()
+    bench = Bench(store)
+    attempts = [
+        asyncio.create_task(
+            bench.reserver.reserve(
+                Attempt(replace(REQUEST, reservation_id=f"r{number}"), bench.attempt.descriptor)
+            )
+        )
+        for number in range(100)
+    ]
+    done, waiting = await asyncio.wait(attempts, timeout=0.2)
+    assert (len(done), len(waiting)) == (100 - 64, 64)
+    assert all(isinstance(task.exception(), StoreUnavailableError) for task in done)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("what", [Conflict.IN_FLIGHT, Conflict.KEY_REUSED])
+async def test_a_key_in_use_is_a_decision(what: Conflict) -> None:
+    bench = Bench(RecordingStore(verdicts=[IdConflict(what)]))
+    assert await bench.reserve() == IdConflict(what)
 
 
 async def test_a_failure_between_the_slots_leaves_their_names_to_whoever_cleans_up() -> None:

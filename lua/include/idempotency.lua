@@ -1,0 +1,34 @@
+-- A client's idempotency key: idem:{root}:<digest of the key>, a hash of the attempt that used it last
+-- (rid) and of what it asked (hash).
+
+-- Returns why the key may not be used now, or nil and the id of the attempt before, if any.
+-- ``record`` is the key of this attempt's record, which ends with ``id``.
+local function earlier_attempt(key, hash, record, id)
+  local known = redis.call('HMGET', key, 'rid', 'hash')
+  if not known[1] then
+    return nil, nil
+  elseif known[2] ~= hash then
+    return 'key_reused', nil
+  end
+  local records = record:sub(1, #record - #id)
+  if redis.call('HGET', records .. known[1], 'rank') == '0' then
+    return 'in_flight', nil
+  end
+  return nil, known[1]
+end
+
+local function remember_attempt(key, hash, id, ttl)
+  redis.call('HSET', key, 'rid', id, 'hash', hash)
+  redis.call('PEXPIRE', key, ttl)
+end
+
+-- An attempt that another root refused never was: a refusal is not sticky.
+local function forget_attempt(record, id)
+  local word = redis.call('HGET', record, 'idem')
+  if word then
+    local key = 'idem:' .. record:match('{[^}]*}') .. ':' .. word
+    if redis.call('HGET', key, 'rid') == id then
+      redis.call('DEL', key)
+    end
+  end
+end
