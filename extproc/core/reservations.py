@@ -133,13 +133,17 @@ class BucketState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A counter that refused. ``retry_after_ms`` is when this request will fit it; None: never."""
+    """A counter that refused. ``retry_after_ms`` is when this request will fit it; None: never.
+
+    ``subject``, "scope:value", is for people only, as in ``Bucket``.
+    """
 
     label: str
     unit: Unit
     limit: int
     remaining: int
     retry_after_ms: int | None
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +182,7 @@ class Rejected:
     tokens: WindowView | None
     retry_after_ms: int | None
     requested_cost_micros: int = 0
+    requested_input_tokens: int = 0
     buckets: tuple[BucketState, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     shadow_refusals: tuple[str, ...] = ()

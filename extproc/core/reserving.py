@@ -10,7 +10,7 @@ from datetime import datetime
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
-from extproc.core.policies import Descriptor
+from extproc.core.policies import Block, Descriptor, PolicySet
 from extproc.core.ports import (
     LimitLookup,
     LimitSource,
@@ -119,6 +119,10 @@ class Reserver:
         raise StoreUnavailableError(
             "redis", "the limits change faster than they load", transient=True
         )
+
+    def block_on(self, policies: PolicySet, descriptor: Descriptor) -> Block | None:
+        """The block that stands against a request which no limit is asked for."""
+        return self._views.learn(policies).resolve(descriptor, self._clock()).blocked_by
 
     def _learn(self, root: str, found: LimitLookup) -> PolicyView | None:
         if found.policies is None:

@@ -176,16 +176,16 @@ class Admission:
             )
             async with asyncio.timeout(self._policy.timeout_seconds):
                 facts, body_hash = await self._read(asked, attributes, message.request_body.body)
-                if isinstance(facts, Unmetered):
-                    return _Answer(await self._unmetered(asked, facts))
                 descriptor = describe(
                     self._policy.scopes,
                     root=service_id,
-                    model=facts.model,
-                    wire_format=facts.wire_format,
+                    model="" if isinstance(facts, Unmetered) else facts.model,
+                    wire_format="" if isinstance(facts, Unmetered) else facts.wire_format,
                     header=attributes.header,
                     metadata=message.metadata_context,
                 )
+                if isinstance(facts, Unmetered):
+                    return _Answer(await self._unmetered(asked, facts, descriptor))
                 handle, verdict = await self._reserve(asked, facts, body_hash, descriptor)
         except TimeoutError:
             # Not Redis' word that it is away, so no reason to fail open: a body made to be slow to
@@ -319,9 +319,12 @@ class Admission:
         end = release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION, knowledge=Knowledge.GUESSED)
         self._settler.submit(replace(end, undo=undo))
 
-    async def _unmetered(self, asked: _Asked, facts: Unmetered) -> pb.ProcessingResponse:
+    async def _unmetered(
+        self, asked: _Asked, facts: Unmetered, descriptor: Descriptor
+    ) -> pb.ProcessingResponse:
         """What cannot be counted follows the setting. Even where it may pass, the caller must be a
-        known and enabled service. Raises RequestError or StoreUnavailableError."""
+        known and enabled service that nothing blocks. Raises RequestError or
+        StoreUnavailableError."""
         allowed = self._policy.allows_unmetered
         self._telemetry.unmetered(facts.reason, allowed=allowed)
         if not allowed:
@@ -336,6 +339,10 @@ class Admission:
             raise _service_error(ServiceRefused(ServiceState.UNKNOWN))
         if found.limit is not None and not found.limit.enabled:
             raise _service_error(ServiceRefused(ServiceState.DISABLED))
+        if found.policies is not None:
+            block = self._reserver.block_on(found.policies, descriptor)
+            if block is not None:
+                raise RequestError(403, "blocked", f"This {block.scope} is blocked here.")
         log.info(
             "unmetered",
             extra={

@@ -136,15 +136,24 @@ def rejected_message(verdict: Rejected) -> str:
     """What the 429 says: which limit refused, how much is left, when it fits."""
     binding = _binding(verdict)
     if binding is None or binding.label.startswith(BLOCK_LABEL):
-        return f"Service {verdict.root} is blocked here."
+        scope, colon, value = ("" if binding is None else binding.subject).partition(":")
+        blocked = f"{scope} {value}" if colon else f"service {verdict.root}"
+        return f"{blocked[:1].upper()}{blocked[1:]} is blocked here."
     noun, wanted = {
         Unit.REQUESTS: ("requests per minute (RPM)", 1),
         Unit.SLOT: ("concurrent requests", 1),
         Unit.COST: ("cost in micro-USD", verdict.requested_cost_micros),
+        Unit.INPUT: ("input tokens per minute", verdict.requested_input_tokens),
+        Unit.OUTPUT: (
+            "output tokens per minute",
+            verdict.requested_tokens - verdict.requested_input_tokens,
+        ),
     }.get(binding.unit, ("tokens per minute (TPM)", verdict.requested_tokens))
     if binding.label not in ("rpm", "tpm"):
         noun = f"{noun.partition(' per ')[0]} of limit {binding.label}"
-    if binding.retry_after_ms is None:
+    if binding.limit == 0:
+        advice = "This limit admits nothing: have it raised."
+    elif binding.retry_after_ms is None:
         advice = "This request can never fit: make it smaller or have the limit raised."
     else:
         advice = f"Please try again in {duration_text(binding.retry_after_ms)}."

@@ -48,6 +48,7 @@ def read_verdict(request: ReserveRequest, reply: list[Any]) -> StoreVerdict:
                 requests=WindowView(limit=rpm, remaining=rpm_left, reset_ms=reset_ms),
                 tokens=WindowView(limit=tpm, remaining=tpm_left, reset_ms=reset_ms),
                 retry_after_ms=_retry(retry_ms),
+                requested_input_tokens=request.input_tokens,
             )
         case ["taken", minute, input_tokens, reserved, cost, states, shadow]:
             counters = _states(request.buckets, states)
@@ -65,7 +66,7 @@ def read_verdict(request: ReserveRequest, reply: list[Any]) -> StoreVerdict:
             )
         case ["exceeded", asked, cost, states, refused, shadow]:
             counters = _states(request.buckets, states)
-            refusals = _refusals(counters, refused)
+            refusals = _refusals(request.buckets, counters, refused)
             binding = max(refusals, key=_duration)
             return Rejected(
                 root=request.root,
@@ -75,6 +76,7 @@ def read_verdict(request: ReserveRequest, reply: list[Any]) -> StoreVerdict:
                 tokens=_tightest(request.buckets, counters, _TOKENS),
                 retry_after_ms=binding.retry_after_ms,
                 requested_cost_micros=cost,
+                requested_input_tokens=request.input_tokens,
                 buckets=counters,
                 refusals=refusals,
                 shadow_refusals=_labels(request.buckets, shadow),
@@ -131,7 +133,9 @@ def _states(buckets: Sequence[Bucket], flat: Sequence[int]) -> tuple[BucketState
     )
 
 
-def _refusals(states: Sequence[BucketState], flat: Sequence[int]) -> tuple[Refusal, ...]:
+def _refusals(
+    buckets: Sequence[Bucket], states: Sequence[BucketState], flat: Sequence[int]
+) -> tuple[Refusal, ...]:
     return tuple(
         Refusal(
             label=states[index - 1].label,
@@ -139,6 +143,7 @@ def _refusals(states: Sequence[BucketState], flat: Sequence[int]) -> tuple[Refus
             limit=states[index - 1].limit,
             remaining=states[index - 1].remaining,
             retry_after_ms=_retry(retry_ms),
+            subject=buckets[index - 1].subject,
         )
         for index, retry_ms in zip(flat[::2], flat[1::2], strict=True)
     )

@@ -8,6 +8,7 @@ import pytest
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.limits import ServiceLimit
+from extproc.core.policies import Block, PolicySet, Scope
 from extproc.core.ports import LimitLookup
 from extproc.core.reservations import (
     LimitsMissing,
@@ -163,6 +164,22 @@ async def test_unmetered_requests_too_need_a_known_and_enabled_service(
     bench.limits.lookups.append(LimitLookup(limit, True))
     reply = await bench.ask(message(path="/v1/other", service=service))
     assert reply.immediate_response.status.code == status
+
+
+@pytest.mark.parametrize(("user", "is_blocked"), [("mallory", True), ("alice", False)])
+async def test_a_block_holds_for_unmetered_requests_too(user: str, is_blocked: bool) -> None:
+    scopes = {Scope.USER: (FromHeader("x-user"),)}
+    bench = Bench(policy=replace(POLICY, allows_unmetered=True, scopes=scopes))
+    blocks = (Block(scope=Scope.USER, value="mallory"),)
+    policies = PolicySet(root="svc", service=None, blocks=blocks)
+    bench.limits.lookups.append(LimitLookup(None, True, policies))
+    request = message(path="/v1/other")
+    fields = request.attributes["envoy.filters.http.ext_proc"].fields
+    fields["request.headers['x-user']"].string_value = user
+    reply = await bench.ask(request)
+    assert (reply.immediate_response.status.code == 403) is is_blocked
+    if is_blocked:
+        assert json.loads(reply.immediate_response.body)["error"]["code"] == "blocked"
 
 
 @pytest.mark.parametrize("allowed", [False, True])
