@@ -15,6 +15,7 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from extproc.core.ids import ACROSS_PREFIX
 from extproc.core.reservations import (
     Admitted,
     Outcome,
@@ -29,7 +30,9 @@ from extproc.core.reservations import SettleStatus as Status
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
 
-M = TypeVar("M", Counter, Histogram)
+_RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0, 5.0)
+
+M = TypeVar("M", Counter, Gauge, Histogram)
 
 
 def _children(metric: M) -> Callable[..., M]:
@@ -119,6 +122,24 @@ class Metrics:
                 registry=registry,
             )
         )
+        # The last request's view: what is full now, not what was on average.
+        self._limit_used = _children(
+            Gauge(
+                "tokenweir_limit_used_ratio",
+                "How full the tightest limit of a kind was at the last decision, by service; 1 is "
+                "full.",
+                ["service_id", "kind"],
+                registry=registry,
+                multiprocess_mode="mostrecent",
+            )
+        )
+        self._accuracy = Histogram(
+            "tokenweir_reservation_used_ratio",
+            "Tokens used of those reserved, for complete answers that reported usage; above 1 it was "
+            "too few.",
+            buckets=_RATIO_BUCKETS,
+            registry=registry,
+        )
         self._tokens = _children(
             Counter(
                 "tokenweir_tokens_total",
@@ -166,12 +187,19 @@ class Metrics:
         self._tokens(verdict.root, "estimated_input").inc(verdict.input_tokens)
         self._tokens(verdict.root, "reserved").inc(verdict.reserved_tokens)
         self._admission_seconds("admitted").observe(seconds)
+        self._fullness(verdict)
         for label in verdict.shadow_refusals:
             self._shadow_refusals(verdict.root, label).inc()
 
     def rejected(self, verdict: Rejected, *, seconds: float) -> None:
         self._rejections(verdict.root, verdict.refused_by).inc()
         self._admission_seconds("rejected").observe(seconds)
+        self._fullness(verdict)
+
+    def _fullness(self, verdict: Admitted | Rejected) -> None:
+        for kind, view in (("requests", verdict.requests), ("tokens", verdict.tokens)):
+            if view is not None and view.limit > 0:
+                self._limit_used(verdict.root, kind).set(1 - view.remaining / view.limit)
 
     def refused(self, reason: str) -> None:
         self._refusals(reason).inc()
@@ -187,13 +215,16 @@ class Metrics:
             settlement.source.value, settlement.outcome.value, result.status.value
         ).inc()
         self._settlement_seconds(settlement.source.value).observe(seconds)
+        root = "across" if settlement.root.startswith(ACROSS_PREFIX) else settlement.root
+        if settlement.writes_history and result.reserved_tokens > 0:
+            self._accuracy.observe(result.charged_tokens / result.reserved_tokens)
         if result.status is Status.APPLIED:
-            self._tokens(settlement.root, "used").inc(result.charged_tokens)
+            self._tokens(root, "used").inc(result.charged_tokens)
         elif result.status is Status.IMPROVED:
             # A counter cannot go down: what a guess charged too much is shown on its own.
             change = result.charged_tokens - result.charged_before_tokens
             kind = "used" if change >= 0 else "given_back"
-            self._tokens(settlement.root, kind).inc(abs(change))
+            self._tokens(root, kind).inc(abs(change))
 
     def settlement_failed(self, source: str) -> None:
         self._settlement_failures(source).inc()

@@ -78,14 +78,17 @@ class Settler:
             return
 
     def _report(self, settlement: Settlement, result: SettleResult) -> None:
-        """One line for a settlement that is not plain."""
+        """One line for a settlement; a plain one's is for debugging."""
         if result.status is SettleStatus.NOOP:
-            return
-        if settlement.outcome in _PLAIN and result.status is SettleStatus.APPLIED:
             return
         if result.status is SettleStatus.MISSING and settlement.outcome is Outcome.NOT_FORWARDED:
             return
-        log.info(
+        is_plain = settlement.outcome in _PLAIN and result.status is SettleStatus.APPLIED
+        level = logging.DEBUG if is_plain else logging.INFO
+        if not log.isEnabledFor(level):
+            return
+        log.log(
+            level,
             "settlement",
             extra={
                 "reservation_id": settlement.reservation_id,

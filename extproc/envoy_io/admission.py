@@ -37,6 +37,7 @@ from extproc.core.reservations import (
 from extproc.core.reserving import Attempt, Reserver
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import MALFORMED, Attributes
+from extproc.envoy_io.decisions import log_admitted
 from extproc.envoy_io.descriptor import describe
 from extproc.envoy_io.idempotency import idempotency_digest, key_error, request_hash
 from extproc.envoy_io.identity import IdentitySource, identify
@@ -229,6 +230,7 @@ class Admission:
             )
         self._telemetry.admitted(verdict, seconds=seconds)
         handle = _delivered(handle, verdict)
+        log_admitted(verdict, handle)
         try:
             reply = admitted_reply(verdict, handle.to_fields(), new_body=facts.new_body)
         except BaseException:
