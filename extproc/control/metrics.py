@@ -135,7 +135,7 @@ class Metrics:
         )
         self._accuracy = Histogram(
             "tokenweir_reservation_used_ratio",
-            "Tokens used of those reserved, for complete answers that reported usage; above 1 it was "
+            "Tokens used of those reserved, of complete answers that reported usage; above 1 is "
             "too few.",
             buckets=_RATIO_BUCKETS,
             registry=registry,
