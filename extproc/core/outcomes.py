@@ -164,4 +164,5 @@ def _settlement(
         source=source,
         state=state,
         writes_history=writes_history,
+        model=handle.model,
     )
