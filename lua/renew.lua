@@ -12,8 +12,6 @@
 --
 -- Reply: 1 and its other roots (with commas) when it is open, 0 when it has ended or is not known.
 
-local RECORD_SLACK_MS = 900000
-
 local id = ARGV[1]
 local record = redis.call('HMGET', KEYS[1], 'rank', 'chunks', 'minute', 'at', 'also')
 if record[1] ~= '0' then
@@ -35,6 +33,9 @@ if record[2] then
     if kind == 's' then
       -- Also when the lease was over: the stream is there, so it counts.
       prolong(key, SLACK_MS)
+    elseif kind == 'b' or kind == 'q' then
+      -- What it took may be corrected as long as it is open.
+      keep_for(key, ttl)
     end
   end)
 end

@@ -15,7 +15,8 @@
 -- KEYS[2] usage:output:{root}:   prefix of the output history
 -- KEYS[3] resv:{root}:<id>       hash, the record of this reservation
 -- KEYS[4] pending:{root}         sorted set, open reservations by deadline
--- KEYS[5..] the counters, up to the minute or period where they have one (see reserve.lua)
+-- KEYS[5] usage:output:{root}:model:<word>:   prefix of the model's output history
+-- KEYS[6..] the counters, up to the minute or period where they have one (see reserve.lua)
 -- and last   idem:{root}:<digest>, where the client gave an idempotency key
 --
 -- ARGV[1] reservation id         ARGV[11] margin in percent
@@ -40,11 +41,10 @@
 --   conflict, in_flight|key_reused   the idempotency key's attempt is open, or was of another request
 -- The same id again gets its first decision, with the states of now.
 
-local RECORD_SLACK_MS = 900000
 -- A hash whose values are longer than this needs twice the memory.
 local CHUNK = 64
 -- KEYS before those of the counters.
-local COUNTERS_AFTER = 4
+local COUNTERS_AFTER = 5
 
 local id, record = ARGV[1], KEYS[3]
 local now = now_ms()
@@ -110,7 +110,7 @@ if strict then
   output = cap
 else
   output = (ARGV[9] == 'mean' or ARGV[9] == 'quantile')
-    and expected_output(KEYS[2], minute, ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]))
+    and expected_output(KEYS[5], KEYS[2], minute, ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11]))
     or tonumber(ARGV[8])
   if cap >= 0 then
     output = math.min(output, cap)

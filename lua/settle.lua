@@ -13,6 +13,7 @@
 -- KEYS[3] pending:{root}         sorted set, open reservations
 -- KEYS[4] rate:rpm:{root}:       prefix of the request windows
 -- KEYS[5] usage:output:{root}:   prefix of the output history
+-- KEYS[6] usage:output:{root}:model:<word>:     the same of the model, for a root with policies
 -- A policy root's record names its own counters; all have the root's hash tag.
 --
 -- ARGV[1] reservation id         ARGV[5] state
@@ -28,6 +29,21 @@
 local HISTORY_TTL_S = 900
 
 local output = tonumber(ARGV[4])
+
+-- Adds the answer to a minute; true for the first one there.
+local function write_history(prefix, minute, has_histogram)
+  local bucket = prefix .. minute
+  local count = redis.call('HINCRBY', bucket, 'count', 1)
+  redis.call('HINCRBY', bucket, 'output_tokens', digits(output))
+  if has_histogram then
+    redis.call('HINCRBY', bucket, 'h' .. histogram_bin(output), 1)
+  end
+  if count == 1 then
+    redis.call('EXPIRE', bucket, HISTORY_TTL_S)
+  end
+  return count == 1
+end
+
 local reply, may_write, has_policies = finish(ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), output,
   tonumber(ARGV[9]), ARGV[5], ARGV[6], ARGV[7], 1)
 if not reply then
@@ -35,15 +51,11 @@ if not reply then
 end
 if may_write and ARGV[8] == '1' then
   -- The history is of answers, so it belongs to the minute in which the answer ended.
-  local bucket = KEYS[5] .. minute_name(math.floor(now_ms() / 60000))
-  local exists = redis.call('EXISTS', bucket)
-  redis.call('HINCRBY', bucket, 'count', 1)
-  redis.call('HINCRBY', bucket, 'output_tokens', digits(output))
-  if has_policies then
-    redis.call('HINCRBY', bucket, 'h' .. histogram_bin(output), 1)
-  end
-  if exists == 0 then
-    redis.call('EXPIRE', bucket, HISTORY_TTL_S)
+  local minute = minute_name(math.floor(now_ms() / 60000))
+  write_history(KEYS[5], minute, has_policies)
+  if has_policies and write_history(KEYS[6], minute, true) then
+    -- So reserve_policies.lua knows without a look at ten minutes which models it has answers of.
+    redis.call('SET', KEYS[6] .. 'last', minute, 'EX', HISTORY_TTL_S)
   end
   redis.call('HSET', KEYS[2], 'history', 1)
 end

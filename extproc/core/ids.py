@@ -7,6 +7,7 @@ import secrets
 MAX_ID_LENGTH = 128
 # Roots of counters that all tenants share begin so; no client can be one.
 ACROSS_PREFIX = "across:"
+_DIGEST_BYTES = 10
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 
 
@@ -16,6 +17,23 @@ def is_valid_id(value: str) -> bool:
     Braces are excluded, so an id can never end or open a Redis Cluster hash tag.
     """
     return _ID.fullmatch(value) is not None
+
+
+def key_word(value: str) -> str:
+    """``value`` in a key: itself if it is an id, else a digest of it.
+
+    A colon begins what is no value itself, so the two cannot meet.
+    """
+    if is_valid_id(value) and not value.startswith(":"):
+        return value
+    return key_digest(value)
+
+
+def key_digest(value: str) -> str:
+    """A word of 21 characters that stands for any text."""
+    # A client's JSON lets text hold lone surrogates.
+    data = value.encode("utf-8", "surrogatepass")
+    return ":" + hashlib.blake2s(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def new_reservation_id() -> str:

@@ -155,4 +155,5 @@ def _settlement(
         source=source,
         state=state,
         writes_history=writes_history,
+        model=handle.model,
     )

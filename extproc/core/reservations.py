@@ -243,6 +243,7 @@ StoreVerdict = Verdict | LimitsMissing | LimitsStale
 class Settlement:
     """The end of a reservation. ``input_tokens`` and ``output_tokens`` are what to charge.
 
+    ``model`` is the one that was asked for, under which a success goes into the history.
     ``writes_history`` is true only after a success whose usage the provider reported.
     ``cost_micros``: None computes it from the prices of the admission. ``undo`` makes a release
     give back the request counts too: for a request that another root refused.
@@ -261,6 +262,7 @@ class Settlement:
     cost_micros: int | None = None
     undo: bool = False
     follows: bool = True
+    model: str = ""
 
 
 class SettleStatus(StrEnum):

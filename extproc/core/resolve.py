@@ -5,7 +5,6 @@ there are. Nothing here asks a clock or a store: the caller says what time it is
 spelt.
 """
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 from extproc.core.buckets import Bucket, BucketKind, Period, Unit
-from extproc.core.ids import ACROSS_PREFIX, MAX_ID_LENGTH, is_valid_id
+from extproc.core.ids import ACROSS_PREFIX, MAX_ID_LENGTH, key_digest, key_word
 from extproc.core.policies import (
     ANY,
     EACH,
@@ -41,7 +40,6 @@ SERVICE_TPM = f"{SERVICE_LIMIT}.{Dimension.TOTAL_TPM}"
 # Begins the label of what a block refuses; no policy's name has a slash.
 BLOCK_LABEL = "block/"
 
-_HASH_BYTES = 10
 _MAX_SHOWN_CHARACTERS = 64
 _FOR_EVER = datetime.max.replace(tzinfo=UTC)
 
@@ -180,7 +178,7 @@ class PolicyIndex:
         suffix = f"{policy.name}.{rule.dimension}.{policy.scope}"
         subject = f"{policy.scope}:{ANY}"
         if policy.value != ANY:
-            suffix += f":{_word(value)}"
+            suffix += f":{key_word(value)}"
             subject = f"{policy.scope}:{_shown(value)}"
         return Bucket(
             label=f"{policy.name}/{rule.dimension}",
@@ -227,9 +225,9 @@ def resolve(
 
 def across_root(scope: Scope, value: str) -> str:
     """The root of a policy across roots: an id, whatever ``value`` is."""
-    word = ":any" if value == ANY else _word(value)
+    word = ":any" if value == ANY else key_word(value)
     if len(ACROSS_PREFIX) + len(scope) + 1 + len(word) > MAX_ID_LENGTH:
-        word = _hashed(value)
+        word = key_digest(value)
     return f"{ACROSS_PREFIX}{scope}:{word}"
 
 
@@ -260,19 +258,6 @@ def _shape(rule: Rule) -> tuple[BucketKind, Unit, Period]:
 
 def _in_order(buckets: list[Bucket]) -> tuple[Bucket, ...]:
     return tuple(sorted(buckets, key=lambda bucket: (bucket.label, bucket.key)))
-
-
-def _word(value: str) -> str:
-    """``value`` in a key. A colon begins what is no value itself, so the two cannot meet."""
-    if is_valid_id(value) and not value.startswith(":"):
-        return value
-    return _hashed(value)
-
-
-def _hashed(value: str) -> str:
-    # A client's JSON lets text hold lone surrogates.
-    data = value.encode("utf-8", "surrogatepass")
-    return ":" + hashlib.blake2s(data, digest_size=_HASH_BYTES).hexdigest()
 
 
 def _shown(value: str) -> str:

@@ -6,6 +6,8 @@ where braces are excluded. Functions named ``*_prefix`` end where a script appen
 minute ``yyyyMMddHHmm``, which only Redis' clock may tell, or a reservation id.
 """
 
+from extproc.core.ids import key_word
+
 # Plain set of every root that may hold a reservation.
 ROOTS = "roots"
 # Sorted set of the roots of counters that all tenants share, by when they were last asked (ms).
@@ -30,6 +32,14 @@ def tpm_prefix(root: str) -> str:
 def output_prefix(root: str) -> str:
     """Hashes: count and output_tokens of the answers that ended in a minute."""
     return f"usage:output:{{{root}}}:"
+
+
+def output_model_prefix(root: str, model: str) -> str:
+    """Hashes: the same of the answers of one model; for roots with policies only.
+
+    ``model`` is a client's text: what is no id stands there as a digest.
+    """
+    return f"{output_prefix(root)}model:{key_word(model)}:"
 
 
 def reservation_prefix(root: str) -> str:

@@ -55,7 +55,11 @@ class RedisReservationStore:
         root = settlement.root
         reply = await self._redis.run(
             self._settle,
-            (*_ending_keys(settlement), keys.output_prefix(root)),
+            (
+                *_ending_keys(settlement),
+                keys.output_prefix(root),
+                keys.output_model_prefix(root, settlement.model),
+            ),
             (
                 settlement.reservation_id,
                 int(settlement.knowledge),
@@ -140,8 +144,11 @@ class RedisReservationStore:
 
 
 def _count(value: int) -> int:
-    """A number that Redis' Lua adds exactly, and that can never mint tokens."""
-    return min(max(value, 0), MAX_LIMIT)
+    """A number that Redis' Lua adds exactly, and that can never mint tokens.
+
+    In this order of arguments even what is not a number becomes 0.
+    """
+    return int(min(max(0, value), MAX_LIMIT))
 
 
 def _note(text: str) -> bytes:
@@ -202,6 +209,7 @@ def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         keys.output_prefix(root),
         keys.reservation(root, request.reservation_id),
         keys.pending(root),
+        keys.output_model_prefix(root, request.model),
         *encoded.keys,
         *_idempotency_keys(request),
     )

@@ -8,8 +8,10 @@
 -- As in stores/keys.py.
 local BEGINNINGS = { m = 'rate:', w = 'window:', b = 'bucket:', s = 'slots:', q = 'quota:' }
 
--- Moves one counter by ``change`` = after - before, in its unit. A counter that is gone is not made
--- again, and none loses its TTL.
+-- Moves one counter by ``change`` = after - before, in its unit. Negative and zero changes are
+-- ordinary. A counter that is gone is not made again, and none loses its TTL. Gone is, by design, a
+-- minute two minutes after it began, and an entry that has left its sliding window: then nobody is
+-- limited by them any more. Quotas and token buckets outlive the records that took from them.
 local function correct_one(kind, unit, key, move)
   local change = move.after[unit] - move.before[unit]
   if kind == 's' then
@@ -28,7 +30,7 @@ local function correct_one(kind, unit, key, move)
       used = math.max(0, used + change)
     end
     redis.call('HSET', key, 'used', digits(used), 'held', digits(held))
-  elseif change == 0 then
+  elseif change == 0 and (kind ~= 'b' or unit == 'r') then
     return
   elseif kind == 'm' then
     if redis.call('EXISTS', key) == 1 then
@@ -56,7 +58,8 @@ local function correct_one(kind, unit, key, move)
       -- What comes back does not lift it above its capacity; what is owed may take it below zero.
       level = math.min(capacity * MICRO, level - change * MICRO)
       redis.call('HSET', key, 'level', digits(level), 'at', digits(math.max(stamp, move.now)))
-      redis.call('PEXPIRE', key, bucket_ttl(level, capacity, refill))
+      -- Better knowledge may correct this end as long as there is a record.
+      keep_bucket(key, level, capacity, refill, RECORD_SLACK_MS)
     end
   end
 end

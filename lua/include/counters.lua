@@ -10,8 +10,12 @@
 
 local MINUTE_TTL_S = 120
 local SLACK_MS = 60000
--- Quotas outlive their period, for late settlements and for people who look back.
+-- A record outlives its deadline by so much, and its end.
+local RECORD_SLACK_MS = 900000
+-- Quotas outlive their period, for late settlements and for people who look back. A contract may be
+-- prolonged late, and who has spent it stays away meanwhile: its sums must still be there.
 local QUOTA_KEPT_MS = 604800000
+local CYCLE_KEPT_MS = 7776000000
 -- Token buckets keep millionths, so that short times refill them too.
 local MICRO = 1000000
 
@@ -38,8 +42,12 @@ local function refill_ms(from, to, per_minute)
   return per_minute > 0 and math.ceil((to - from) * 60000 / (per_minute * MICRO)) or nil
 end
 
--- A bucket that is full need not be remembered; one that never fills is forgotten in the end.
-local function bucket_ttl(level, capacity, per_minute)
+-- Lets a token bucket live until it is full (one that never fills is forgotten in the end), and for
+-- ``open`` ms at least: as long as records of what was taken from it. An answer may take longer than
+-- the bucket needs to fill, and a correction makes no key anew, so without the bucket its debt would
+-- be forgotten. Rebuilding a lost bucket from its record would take no memory (about 150 bytes a
+-- subject for deadline and slack), but it could not tell "full" from evicted or flushed.
+local function keep_bucket(key, level, capacity, per_minute, open)
   local full = refill_ms(level, capacity * MICRO, per_minute) or 86400000
-  return digits(math.min(full, 31536000000) + SLACK_MS)
+  keep_for(key, math.max(math.min(full, 31536000000) + SLACK_MS, open))
 end

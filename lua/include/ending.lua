@@ -5,9 +5,11 @@
 -- Knowledge only grows: an end is applied when its rank is above the record's, so the same end twice,
 -- or a worse one after a better one, changes nothing. What is charged moves by the difference to what
 -- is charged already, in the window or period of the admission.
+--
+-- One guess may be overturned by another: that of the admission, which releases when its answer seems
+-- not to have arrived. Envoy may have got it all the same, and then what it forwarded must not be free.
 
 local REASONS = { client_gone = true, upstream_broken = true, upstream_refused = true }
-local RECORD_TTL_MS = 900000
 
 -- Moves a window of a simple root. One that has expired is not made again: a key made here would live
 -- in nobody's minute.
@@ -54,19 +56,22 @@ end
 local function finish(id, rank, input, output, cost, state, outcome, source, requests)
   local charge = input + output
   local record = redis.call('HMGET', KEYS[2],
-    'rank', 'reserved', 'charged', 'outcome', 'minute', 'history', 'chunks', 'requests', 'also')
+    'rank', 'reserved', 'charged', 'outcome', 'minute', 'history', 'chunks', 'requests', 'state',
+    'source', 'also')
   if not record[1] then
     return nil
   end
   local old_rank, reserved, before = tonumber(record[1]), tonumber(record[2]), tonumber(record[3])
   local old_outcome, minute, chunks = record[4], record[5], tonumber(record[7])
-  local also = record[9] or ''
+  local also = record[11] or ''
+  local was_forwarded = rank == 1 and old_rank == 1 and charge > 0 and source ~= 'admission'
+    and record[9] == 'RELEASED' and record[10] == 'admission'
 
   if old_outcome == 'cut' and outcome == 'complete_estimated' and charge > before then
     -- Metering lost the answer, but Envoy says that it went on to its end: what passed unseen must
     -- not be free. The knowledge stays what it is.
     rank = math.max(rank, old_rank)
-  elseif rank <= old_rank
+  elseif (rank <= old_rank and not was_forwarded)
     or (old_outcome == 'complete_estimated' and outcome == 'cut' and charge <= before) then
     -- Tokens stay. A plain "cut" may still learn who cut it.
     if old_outcome == 'cut' and REASONS[outcome] then
@@ -97,7 +102,7 @@ local function finish(id, rank, input, output, cost, state, outcome, source, req
   if requests ~= tonumber(record[8] or 1) then
     redis.call('HSET', KEYS[2], 'requests', requests)
   end
-  redis.call('PEXPIRE', KEYS[2], RECORD_TTL_MS)
+  redis.call('PEXPIRE', KEYS[2], RECORD_SLACK_MS)
   redis.call('ZREM', KEYS[3], id)
   local status = old_rank == 0 and 'applied' or 'improved'
   return { status, reserved, before, charge, outcome, also }, record[6] ~= '1', chunks ~= nil

@@ -32,19 +32,33 @@ local function quantile_output(prefix, minute, permille)
   end
 end
 
--- What history says, by mode "mean" or "quantile"; nil without any. Full minutes do not change any
--- more, so it is worked out once a minute.
-local function expected_output(prefix, minute, mode, permille, margin)
-  local kept = prefix .. 'expected:' .. mode .. permille .. ':' .. digits(minute)
-  local known = redis.call('GET', kept)
+-- Works out what one history says by mode "mean" or "quantile", and keeps it: full minutes do not
+-- change any more. nil without any answers.
+local function work_out(prefix, kept, minute, mode, permille)
+  -- The mean where there is no histogram yet: a root's first policy does not forget its past.
+  local expected = mode == 'quantile' and quantile_output(prefix, minute, permille)
+    or mean_output(prefix, minute)
+  redis.call('SET', kept, expected and digits(expected) or 'none', 'EX', ESTIMATE_TTL_S)
+  return expected
+end
+
+-- What the history of the model says, or, where it has no answers yet, that of the root; nil without
+-- any. Worked out once a minute. For a model without answers nothing is kept: its name is a client's
+-- text, and refused requests must not fill the memory with names.
+local function expected_output(model_prefix, prefix, minute, mode, permille, margin)
+  local suffix = 'expected:' .. mode .. permille .. ':' .. digits(minute)
+  local kept, model_kept = prefix .. suffix, model_prefix .. suffix
+  local known = redis.call('MGET', model_kept, model_prefix .. 'last', kept)
   local expected
-  if known then
-    expected = tonumber(known)
-  else
-    -- The mean where there is no histogram yet: a root's first policy does not forget its past.
-    expected = mode == 'quantile' and quantile_output(prefix, minute, permille)
-      or mean_output(prefix, minute)
-    redis.call('SET', kept, expected and digits(expected) or 'none', 'EX', ESTIMATE_TTL_S)
+  if known[1] then
+    expected = tonumber(known[1])
+  elseif known[2] then
+    expected = work_out(model_prefix, model_kept, minute, mode, permille)
+  end
+  if not expected and known[3] then
+    expected = tonumber(known[3])
+  elseif not expected then
+    expected = work_out(prefix, kept, minute, mode, permille)
   end
   return expected and mode == 'quantile' and math.ceil(expected * margin / 100) or expected
 end

@@ -11,14 +11,14 @@ local function take(counter, amount, id, at)
   elseif kind == 'q' then
     redis.call('HINCRBY', key, 'held', digits(amount))
     if counter.is_new then
-      redis.call('PEXPIREAT', key, digits(math.max(counter.ends, at.now) + QUOTA_KEPT_MS))
+      redis.call('PEXPIREAT', key, digits(quota_kept_until(counter, at)))
     end
   elseif kind == 'b' then
     -- A counter that does not refuse may be emptied below zero: it has to refill from there.
     local level = counter.level - amount * MICRO
     redis.call('HSET', key, 'level', digits(level), 'at', digits(counter.stamp),
       'capacity', digits(counter[5]), 'refill', digits(counter[6]))
-    redis.call('PEXPIRE', key, bucket_ttl(level, counter[5], counter[6]))
+    keep_bucket(key, level, counter[5], counter[6], at.lease + RECORD_SLACK_MS)
     return refill_ms(level, counter[5] * MICRO, counter[6])
   elseif kind == 'w' then
     local ttl = digits(counter[5] + SLACK_MS)

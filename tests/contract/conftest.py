@@ -10,6 +10,7 @@ from extproc.stores.limit_table import LimitTable
 from extproc.stores.migrate import upgrade
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
+from tests.support.engine import Counters, cache_view
 from tests.support.explain import World
 from tests.support.reservations import Inspector
 from tests.support.valkey import wait_for_quiet_minute
@@ -34,6 +35,13 @@ def inspect(redis_client: redis.Redis) -> Inspector:
     """A look at the keys of the usual root, in a minute that does not end soon."""
     wait_for_quiet_minute(redis_client)
     return Inspector(redis_client)
+
+
+@pytest.fixture
+def counters(redis_client: redis.Redis, inspect: Inspector) -> Counters:
+    """A look at the counters of a root whose view is cached."""
+    cache_view(redis_client)
+    return Counters(redis_client)
 
 
 @pytest.fixture

@@ -96,8 +96,12 @@ async def test_the_cost_does_not_grow_with_traffic(
         ours = ("cmdstat_evalsha", "cmdstat_config|resetstat", "cmdstat_info")
         return sum(int(value["calls"]) for name, value in stats.items() if name not in ours)
 
+    async def fewest() -> int:
+        # Two calls in one millisecond look at the life of a key that the second does not prolong.
+        return min([await commands() for _ in range(10)])
+
     await store.reserve(_twelve())
-    first = await commands()
+    first = await fewest()
     await asyncio.gather(*(store.reserve(_twelve()) for _ in range(300)))
-    assert await commands() == first
+    assert await fewest() == first
     assert first < 60

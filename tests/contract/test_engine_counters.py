@@ -13,7 +13,6 @@ from extproc.stores.scripts import load_script
 from tests.support.engine import (
     Counters,
     admit,
-    cache_view,
     minute,
     quota,
     reject,
@@ -24,13 +23,6 @@ from tests.support.engine import (
 from tests.support.reservations import ROOT, Inspector, settlement
 
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def counters(redis_client: redis.Redis, inspect: Inspector) -> Counters:
-    """A look at the counters of a root whose view is cached."""
-    cache_view(redis_client)
-    return Counters(redis_client)
 
 
 def now_ms(client: redis.Redis) -> int:
@@ -119,19 +111,6 @@ async def test_a_sliding_window_of_tokens_is_exact_and_is_corrected_while_it_las
     await store.settle(settlement("r1", 10, 5000))
     assert counters.state()[amounts]["sum"] == "300"
     assert counters.without_ttl() == []
-
-
-async def test_what_leaves_a_sliding_window_leaves_in_bounded_steps(
-    store: RedisReservationStore, counters: Counters
-) -> None:
-    limit = sliding("w", Unit.INPUT, 10_000, window_ms=60_000)
-    old = {f"old{i}": i for i in range(2500)}
-    counters.client.zadd(limit.key, old)
-    counters.client.hset(limit.key + ":n", mapping={**dict.fromkeys(old, 3), "sum": 7500})
-    left = [
-        (await admit(store, limit, input_tokens=1, cap=0)).buckets[0].remaining for _ in range(4)
-    ]
-    assert left == [10_000 - 4501, 10_000 - 1502, 10_000 - 3, 10_000 - 4]
 
 
 async def test_a_token_bucket_refills_with_time_up_to_its_capacity(

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-import redis
 
 from extproc.core.buckets import Bucket, Unit
 from extproc.core.errors import StoreUnavailableError
@@ -40,14 +39,6 @@ from tests.support.engine import (
     twelve_limits,
 )
 from tests.support.reservations import ROOT, Inspector, request, settlement
-
-
-@pytest.fixture
-def counters(redis_client: redis.Redis, inspect: Inspector) -> Counters:
-    """A look at the counters of a root whose view is cached."""
-    cache_view(redis_client)
-    return Counters(redis_client)
-
 
 ONE_OF_EACH = {
     "minute": minute("tight", Unit.TOTAL, 100),

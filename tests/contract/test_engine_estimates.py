@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
@@ -13,7 +14,7 @@ from extproc.core.reservations import Admitted
 from extproc.stores import keys
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.scripts import load_script
-from tests.support.engine import STRICT, admit, cache_view, minute
+from tests.support.engine import STRICT, admit, cache_view, minute, reject
 from tests.support.reservations import ROOT, Inspector, request, settlement
 
 P95 = EstimatePlan(mode=EstimateMode.QUANTILE)
@@ -41,17 +42,35 @@ async def output(store: RedisReservationStore, **values: object) -> int:
 
 
 async def answers(
-    store: RedisReservationStore, inspect: Inspector, lengths: list[int], *, back: int = 1
+    store: RedisReservationStore,
+    inspect: Inspector,
+    lengths: list[int],
+    *,
+    back: int = 1,
+    model: str = "gpt-4o",
 ) -> None:
     """Settle such answers, as if it had been ``back`` minutes ago."""
     for number, length in enumerate(lengths):
-        rid = f"a{back}-{number}"
-        await admit(store, LIMIT, rid=rid)
-        await store.settle(settlement(rid, 10, length, history=True))
+        rid = f"a{back}-{number}-{model}"
+        await admit(store, LIMIT, rid=rid, model=model)
+        end = settlement(rid, 10, length, history=True)
+        await store.settle(replace(end, model=model))
     prefix = keys.output_prefix(ROOT)
-    inspect.client.rename(prefix + inspect.minute(), prefix + inspect.minute(back))
-    for key in inspect.client.scan_iter(prefix + "expected:*"):
-        inspect.client.delete(key)
+    now, then = inspect.minute(), inspect.minute(back)
+    for key in list(inspect.client.scan_iter(prefix + "*")):
+        if key.endswith(":" + now):
+            _move(inspect.client, key, key.removesuffix(now) + then)
+        elif ":expected:" in key:
+            inspect.client.delete(key)
+
+
+def _move(client: redis.Redis, key: str, to: str) -> None:
+    """What was counted in ``key`` was counted in ``to``."""
+    found: Any = client.hgetall(key)
+    for name, count in found.items():
+        client.hincrby(to, name, int(count))
+    client.expire(to, 900)
+    client.delete(key)
 
 
 async def test_bins_are_at_most_a_fifth_wide_and_edges_are_exact(redis_client: redis.Redis) -> None:
@@ -144,10 +163,86 @@ async def test_full_minutes_are_worked_out_once_a_minute(
 ) -> None:
     await answers(store, inspect, [100])
     first = await output(store, estimate=P95)
-    inspect.client.delete(keys.output_prefix(ROOT) + inspect.minute(1))
+    for key in list(inspect.client.scan_iter(keys.output_prefix(ROOT) + "*" + inspect.minute(1))):
+        inspect.client.delete(key)
     assert await output(store, estimate=P95) == first
-    (kept,) = inspect.client.scan_iter(keys.output_prefix(ROOT) + "expected:*")
+    (kept,) = inspect.client.scan_iter(keys.output_prefix(ROOT) + "*expected:*")
+    assert kept.startswith(keys.output_model_prefix(ROOT, "gpt-4o"))
     assert 0 < inspect.client.ttl(kept) <= 120
+
+
+MODES = {
+    "quantile": EstimatePlan(mode=EstimateMode.QUANTILE, margin_percent=100),
+    "mean": EstimatePlan(mode=EstimateMode.MEAN),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("short", ["gpt-4o-mini", "vendor/model {v2}", "m" * 200, ":odd"])
+async def test_a_short_model_does_not_get_the_estimate_of_a_long_one(
+    store: RedisReservationStore, inspect: Inspector, mode: str, short: str
+) -> None:
+    await answers(store, inspect, [900] * 20, model="o3")
+    await answers(store, inspect, [20] * 4, back=1, model=short)
+    await answers(store, inspect, [20] * 4, back=10, model=short)
+    await answers(store, inspect, [50_000], back=11, model=short)
+    # One without answers of its own gets what the root has of all.
+    expected = {
+        "quantile": {"o3": edge(900), short: edge(20), "new": edge(900)},
+        "mean": {"o3": 900, short: 20, "new": math.ceil((900 * 20 + 20 * 8) / 28)},
+    }
+    for _ in range(2):
+        for model, tokens in expected[mode].items():
+            assert await output(store, estimate=MODES[mode], model=model) == tokens
+    assert all("{v2}" not in key for key in inspect.client.scan_iter("usage:*"))
+    assert [key for key in inspect.client.scan_iter("usage:*") if inspect.client.ttl(key) < 0] == []
+
+
+async def test_a_model_without_any_answers_gets_the_default(
+    store: RedisReservationStore, inspect: Inspector
+) -> None:
+    assert await output(store, estimate=P95, default=70) == 70
+    # This minute's answers make the model known, but no estimate yet.
+    await admit(store, LIMIT, rid="r1")
+    await store.settle(replace(settlement("r1", 10, 999, history=True), model="gpt-4o"))
+    assert await output(store, estimate=P95, default=70) == 70
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_only_successes_with_known_usage_teach_a_model(
+    store: RedisReservationStore, inspect: Inspector, known: bool
+) -> None:
+    await admit(store, LIMIT, rid="r1")
+    for _ in range(2):
+        await store.settle(replace(settlement("r1", 10, 30, history=known), model="gpt-4o"))
+    prefix = keys.output_model_prefix(ROOT, "gpt-4o")
+    found: Any = inspect.client.hgetall(prefix + inspect.minute())
+    assert found == ({"count": "1", "output_tokens": "30", "h20": "1"} if known else {})
+    assert inspect.history() == found
+    if known:
+        assert 800 < inspect.client.ttl(prefix + inspect.minute()) <= 900
+
+
+async def test_names_of_models_that_never_answered_are_not_remembered(
+    store: RedisReservationStore, inspect: Inspector
+) -> None:
+    """Refused requests cost nothing, so they must not fill Redis with their texts."""
+    await answers(store, inspect, [30])
+    tight = minute("tight", Unit.REQUESTS, 0)
+    for number in range(50):
+        await reject(store, tight, model=f"invented-{number}", estimate=P95)
+    assert not list(inspect.client.scan_iter("*invented*"))
+
+
+async def test_simple_roots_have_one_history(
+    store: RedisReservationStore, inspect: Inspector
+) -> None:
+    inspect.client.delete(keys.config(ROOT))
+    inspect.cache(rpm=100, tpm=1000)
+    await store.reserve(request(rid="r1"))
+    await store.settle(replace(settlement("r1", 10, 30, history=True), model="gpt-4o"))
+    assert inspect.history() == {"count": "1", "output_tokens": "30"}
+    assert len(list(inspect.client.scan_iter("usage:*"))) == 1
 
 
 @pytest.mark.parametrize(

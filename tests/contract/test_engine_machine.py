@@ -1,11 +1,13 @@
 """Any order of reserve, retry, settle, release, renew, reap and passing time, against a model.
 
-A few hundred sequences by default; ``HYPOTHESIS_PROFILE=long`` runs many more.
+2,000 sequences of 20 calls by default, about a minute; ``make machine``, which sets
+``HYPOTHESIS_PROFILE=long``, runs 20,000 of 50.
 """
 
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -22,7 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from extproc.core.buckets import Bucket, BucketKind, Unit
+from extproc.core.buckets import Bucket, BucketKind, Period, Unit
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.reservations import (
     Admitted,
@@ -41,6 +43,8 @@ from extproc.stores.batcher import RedisBatcher
 from extproc.stores.reservation_store import RedisReservationStore
 from tests.support.engine import STRICT, asking, cache_view
 from tests.support.engine_model import (
+    CYCLE_KEPT_MS,
+    DAY_MS,
     INPUT_PRICE,
     LEASE_MS,
     LIMITS,
@@ -49,50 +53,26 @@ from tests.support.engine_model import (
     Model,
     amounts_of,
 )
+from tests.support.engine_time import Dump, dump, flood, pass_time
 from tests.support.reservations import ROOT, settlement
 from tests.support.valkey import wait_for_quiet_minute
 
 T = TypeVar("T")
 
-_COMMON = settings(
-    deadline=None, suppress_health_check=list(HealthCheck), stateful_step_count=30, database=None
-)
+_COMMON = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None)
 _PROFILES = {
-    "default": settings(_COMMON, max_examples=200),
-    "long": settings(_COMMON, max_examples=5000, stateful_step_count=60),
+    "default": settings(_COMMON, max_examples=2000, stateful_step_count=20),
+    "long": settings(_COMMON, max_examples=20_000, stateful_step_count=50),
 }
 
-# Everything there is, in one call: name, type, ttl, content.
-_DUMP = """
-local found = {}
-for i, key in ipairs(redis.call('KEYS', '*')) do
-  local kind, content = redis.call('TYPE', key).ok, {}
-  if kind == 'string' then content = { redis.call('GET', key) }
-  elseif kind == 'hash' then content = redis.call('HGETALL', key)
-  elseif kind == 'zset' then content = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
-  found[i] = { key, kind, redis.call('PTTL', key), content }
-end
-return found
-"""
-# Time passes: everything that is stamped gets older; this minute's counters become another's.
-_PASS_TIME = """
-local step, now, past = tonumber(ARGV[1]), ARGV[2], ARGV[3]
-for _, key in ipairs(redis.call('KEYS', '*')) do
-  local kind = redis.call('TYPE', key).ok
-  if kind == 'zset' then
-    local all = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-    for i = 1, #all, 2 do
-      redis.call('ZADD', key, string.format('%.0f', tonumber(all[i + 1]) - step), all[i])
-    end
-  elseif key:match('^bucket:') then
-    redis.call('HINCRBY', key, 'at', -step)
-  elseif key:match('^resv:') and redis.call('HGET', key, 'minute') == now then
-    redis.call('HSET', key, 'minute', past)
-  elseif key:match('^rate:.*:' .. now .. '$') then
-    redis.call('RENAME', key, (key:gsub(now .. '$', past)))
-  end
-end
-"""
+SOURCES = st.sampled_from(Source)
+MODELS = st.sampled_from(["gpt-4o", "org/{m}"])
+INPUTS, CAPS, NUMBERS = st.integers(0, 120), st.integers(0, 200), st.integers(0, 10_000)
+RANKS = st.sampled_from([Knowledge.GUESSED, Knowledge.COUNTED, Knowledge.KNOWN])
+# A thousand is what look.lua takes out in one step; seldom, because every look then is long.
+FLOODS = st.integers(1, 12).map(lambda number: 1000 if number == 12 else number)
+WINDOWS = [limit for limit in LIMITS if limit.kind is BucketKind.SLIDING]
+(CYCLE,) = [limit for limit in LIMITS if limit.period is Period.CYCLE]
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -107,29 +87,31 @@ class EngineMachine(RuleBasedStateMachine):
         self.client, self.store, self.loop = client, store, loop
         self.model = Model()
         self.requests: dict[str, ReserveRequest] = {}
+        self.cycle_ends = self.cycle_seen = 0
+        self.floods = 0
 
     def wait(self, call: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(call)
 
-    @initialize()
-    def clean(self) -> None:
+    @initialize(target=reservations, first=st.tuples(INPUTS, CAPS, NUMBERS))
+    def clean(self, first: tuple[int, int, int]) -> str:
+        """An empty Redis with one reservation: most that can happen is about one."""
         self.client.flushdb()
         cache_view(self.client)
         wait_for_quiet_minute(self.client, seconds=3)
         self.model = Model()
+        self.cycle_ends = dump(self.client).now + DAY_MS
+        self.cycle_seen = 0
+        self.reserve(*first)
+        return f"r{first[2]}"
 
-    @rule(
-        target=reservations,
-        input_tokens=st.integers(0, 120),
-        cap=st.integers(0, 200),
-        number=st.integers(0, 10_000),
-    )
+    @rule(target=reservations, input_tokens=INPUTS, cap=CAPS, number=NUMBERS)
     def reserve(self, input_tokens: int, cap: int, number: int) -> str:
         rid = f"r{number}"
         if rid in self.model.entries:
             return rid
         request = asking(
-            *LIMITS,
+            *(replace(x, period_end_ms=self.cycle_ends) if x is CYCLE else x for x in LIMITS),
             rid=rid,
             input_tokens=input_tokens,
             cap=cap,
@@ -146,6 +128,8 @@ class EngineMachine(RuleBasedStateMachine):
         wanted = amounts_of(input_tokens, cap)
         must, may = self.model.refusals(wanted)
         verdict = self.wait(self.store.reserve(request))
+        if self.model.entries or isinstance(verdict, Admitted):
+            self.cycle_seen = max(self.cycle_seen, self.cycle_ends)
         if isinstance(verdict, Rejected):
             refused = {refusal.label for refusal in verdict.refusals}
             assert must <= refused <= may
@@ -187,35 +171,43 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(
         rid=reservations,
-        input_tokens=st.integers(0, 150),
-        output_tokens=st.integers(0, 400),
-        rank=st.sampled_from([Knowledge.GUESSED, Knowledge.COUNTED, Knowledge.KNOWN]),
+        input_tokens=st.integers(-3, 150),
+        output_tokens=st.integers(-3, 400),
+        words=st.tuples(RANKS, SOURCES, MODELS),
         history=st.booleans(),
     )
     def settle(
-        self, rid: str, input_tokens: int, output_tokens: int, rank: Knowledge, history: bool
+        self,
+        rid: str,
+        input_tokens: int,
+        output_tokens: int,
+        words: tuple[Knowledge, Source, str],
+        history: bool,
     ) -> None:
-        end = settlement(rid, input_tokens, output_tokens, knowledge=rank, history=history)
-        charged = amounts_of(input_tokens, output_tokens)
-        self._end(end, charged)
+        rank, source, model = words
+        end = settlement(
+            rid, input_tokens, output_tokens, knowledge=rank, source=source, history=history
+        )
+        # Less than nothing is nothing.
+        charged = amounts_of(max(0, input_tokens), max(0, output_tokens))
+        self._end(replace(end, model=model), charged)
 
-    @rule(
-        rid=reservations,
-        rank=st.sampled_from([Knowledge.GUESSED, Knowledge.KNOWN]),
-    )
-    def release(self, rid: str, rank: Knowledge) -> None:
-        self._end(settlement(rid, knowledge=rank, state=State.RELEASED), amounts_of(0, 0))
-
-    @rule(rid=reservations)
-    def undo(self, rid: str) -> None:
-        end = replace(settlement(rid, state=State.RELEASED), undo=True)
-        self._end(end, amounts_of(0, 0, requests=0))
+    @rule(rid=reservations, rank=RANKS, source=SOURCES, undo=st.booleans())
+    def release(self, rid: str, rank: Knowledge, source: Source, undo: bool) -> None:
+        end = settlement(rid, knowledge=rank, source=source, state=State.RELEASED)
+        self._end(replace(end, undo=undo), amounts_of(0, 0, requests=0 if undo else 1))
 
     def _end(self, end: Settlement, charged: dict[Unit, int]) -> None:
         released = end.state is State.RELEASED
         expected = self.model.end(
-            end.reservation_id, int(end.knowledge), charged, released=released
+            end.reservation_id,
+            int(end.knowledge),
+            charged,
+            released=released,
+            source=end.source,
         )
+        if end.writes_history and expected in ("applied", "improved"):
+            self.model.learn(end.reservation_id, end.model)
         call = self.store.release if released else self.store.settle
         result = self.wait(call(end))
         assert result.status == expected
@@ -230,11 +222,23 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(rid=st.integers(0, 10_000).map("r{}".format))
     def release_what_may_not_exist(self, rid: str) -> None:
         if rid not in self.model.entries:
-            self.release(rid=rid, rank=Knowledge.KNOWN)
+            self.release(rid=rid, rank=Knowledge.KNOWN, source=Source.ENDING, undo=False)
+
+    @rule(limit=st.sampled_from([*WINDOWS, CYCLE]), number=FLOODS)
+    def meanwhile(self, limit: Bucket, number: int) -> None:
+        """What has left a window makes no difference, or a contract is prolonged."""
+        if limit is CYCLE:
+            self.cycle_ends += DAY_MS
+            return
+        names = [limit.key] if limit.unit is Unit.REQUESTS else [limit.key, limit.key + ":n"]
+        self.floods += 1
+        name = f"old{self.floods}-"
+        flood(self.client, names, number, window_ms=limit.window_ms, name=name)
 
     @rule()
     def pass_time(self) -> None:
-        self.client.eval(_PASS_TIME, 0, STEP_MS, self._minute(), f"past{self.model.step:08d}")
+        past = f"past{self.model.step:08d}"
+        pass_time(self.client, STEP_MS, minute=self._minute(), past=past)
         self.model.pass_step()
 
     @rule()
@@ -265,21 +269,21 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self) -> None:
-        dump: Any = self.client.eval(_DUMP, 0)
-        found = {key: (kind, content) for key, kind, _, content in dump}
-        assert [key for key, _, ttl, _ in dump if ttl < 0] == []
+        found = dump(self.client)
+        assert [key for key, life in found.lives.items() if life < 0] == []
         for limit in LIMITS:
             self._check(limit, found)
-        pending = found.get(keys.pending(ROOT), ("", []))[1]
-        assert set(pending[::2]) == {r for r, e in self.model.entries.items() if not e.rank}
+        opened = {rid for rid, entry in self.model.entries.items() if not entry.rank}
+        assert set(found.hash(keys.pending(ROOT))) == opened
+        self._check_lives(found)
+        self._check_history(found)
 
-    def _check(self, limit: Bucket, found: dict[str, tuple[str, list[str]]]) -> None:
+    def _check(self, limit: Bucket, found: Dump) -> None:
         model = self.model
         if limit.kind is BucketKind.MINUTE:
             used = {
                 key.removeprefix(limit.key): int(content[0])
-                for key, (_, content) in found.items()
-                if key.startswith(limit.key)
+                for key, content in found.beginning(limit.key).items()
             }
             steps = {entry.minute for entry in model.entries.values()}
             assert sorted(used.values()) == sorted(model.minute_used(limit, s) for s in steps)
@@ -287,31 +291,46 @@ class EngineMachine(RuleBasedStateMachine):
                 step = int(name[4:]) if name.startswith("past") else model.step
                 assert amount == model.minute_used(limit, step) >= 0
         elif limit.kind is BucketKind.QUOTA:
-            hashes = [content for key, (_, content) in found.items() if key.startswith(limit.key)]
-            fields = [dict(zip(h[::2], map(int, h[1::2]), strict=True)) for h in hashes]
+            fields = [found.hash(key) for key in found.beginning(limit.key)]
             used_held = (
-                sum(f.get("used", 0) for f in fields),
-                sum(f.get("held", 0) for f in fields),
+                sum(int(f.get("used", 0)) for f in fields),
+                sum(int(f.get("held", 0)) for f in fields),
             )
             assert used_held == model.quota(limit)
         elif limit.kind is BucketKind.SLOTS:
-            assert self._alive(found, limit.key, 0) == model.holders()
+            assert found.alive(limit.key, 0) == model.holders()
         elif limit.kind is BucketKind.SLIDING:
-            alive = self._alive(found, limit.key, limit.window_ms)
+            alive = found.alive(limit.key, limit.window_ms)
             assert alive == set(model.window(limit))
             if limit.unit is not Unit.REQUESTS:
-                content = found.get(limit.key + ":n", ("", []))[1]
-                amounts = dict(zip(content[::2], map(int, content[1::2]), strict=True))
+                amounts = {rid: int(n) for rid, n in found.hash(limit.key + ":n").items()}
                 assert amounts.pop("sum", 0) == sum(amounts.values())
-                assert set(amounts) == set(found.get(limit.key, ("", []))[1][::2])
+                assert set(amounts) == set(found.hash(limit.key))
                 assert {rid: amounts[rid] for rid in alive} == model.window(limit)
 
-    def _alive(self, found: dict[str, tuple[str, list[str]]], key: str, length: int) -> set[str]:
-        content = found.get(key, ("", []))[1]
-        seconds, micros = self.client.time()
-        now = seconds * 1000 + micros // 1000
-        pairs = zip(content[::2], content[1::2], strict=True)
-        return {member for member, score in pairs if float(score) > now - length}
+    def _check_lives(self, found: Dump) -> None:
+        """What a record took can be corrected as long as there is the record."""
+        records = [found.lives[keys.reservation(ROOT, rid)] for rid in self.model.entries]
+        for limit in LIMITS:
+            if records and limit.kind in (BucketKind.BUCKET, BucketKind.QUOTA):
+                (life,) = [found.lives[key] for key in found.beginning(limit.key)]
+                assert life >= max(records)
+                if limit is CYCLE:
+                    assert abs(found.now + life - self.cycle_seen - CYCLE_KEPT_MS) <= 1
+
+    def _check_history(self, found: Dump) -> None:
+        written: Counter[tuple[str, str]] = Counter()
+        for model, output in self.model.answers:
+            for prefix in (keys.output_prefix(ROOT), keys.output_model_prefix(ROOT, model)):
+                written[prefix, "count"] += 1
+                written[prefix, "output_tokens"] += output
+        kept: Counter[tuple[str, str]] = Counter()
+        for key in found.beginning(keys.output_prefix(ROOT)):
+            prefix, _, minute = key.rpartition(":")
+            for name, amount in found.hash(key).items() if minute.isdigit() else ():
+                if not name.startswith("h"):
+                    kept[prefix + ":", name] += int(amount)
+        assert kept == written
 
 
 def test_any_order_of_calls_agrees_with_the_model(redis_url: str) -> None:

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from extproc.core.buckets import Bucket, BucketKind, Period, Unit
+from extproc.core.reservations import Knowledge, Source
 from tests.support.engine import minute, quota, sliding, slots, token_bucket
 
 STEP_MS = 20 * 60_000
@@ -28,7 +29,10 @@ LIMITS: tuple[Bucket, ...] = (
     quota("q-day", Unit.TOTAL, 1500),
     quota("q-cost", Unit.COST, 6000, period=Period.MONTH),
     quota("q-record", Unit.INPUT, 100, refuses=False),
+    quota("q-cycle", Unit.OUTPUT, 2500, period=Period.CYCLE, period_id="c1"),
 )
+DAY_MS = 86_400_000
+CYCLE_KEPT_MS = 90 * DAY_MS
 
 Amounts = dict[Unit, int]
 
@@ -55,6 +59,8 @@ class Entry:
     deadline: int
     rank: int = 0
     released: bool = False
+    source: Source = Source.METERING
+    in_history: bool = False
 
 
 @dataclass
@@ -65,6 +71,7 @@ class Model:
     entries: dict[str, Entry] = field(default_factory=dict)
     tombstones: set[str] = field(default_factory=set)
     windows: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    answers: list[tuple[str, int]] = field(default_factory=list)
     leases: dict[str, int] = field(default_factory=dict)
     low: float = 500.0
     high: float = 500.0
@@ -149,7 +156,7 @@ class Model:
         self.leases[rid] = self.step + LEASE_STEPS
         self._drain(wanted[Unit.TOTAL])
 
-    def end(self, rid: str, rank: int, charged: Amounts, *, released: bool) -> str:
+    def end(self, rid: str, rank: int, charged: Amounts, *, released: bool, source: Source) -> str:
         """Settle or release; the status that the engine should give."""
         entry = self.entries.get(rid)
         if entry is None:
@@ -158,7 +165,14 @@ class Model:
             if released:
                 self.tombstones.add(rid)
             return "missing"
-        if rank <= entry.rank:
+        # Only the admission can be wrong about what it gave back by itself.
+        is_overturned = (
+            rank == entry.rank == Knowledge.GUESSED
+            and (entry.released, entry.source) == (True, Source.ADMISSION)
+            and source is not Source.ADMISSION
+            and charged[Unit.TOTAL] > 0
+        )
+        if rank <= entry.rank and not is_overturned:
             return "noop"
         status = "improved" if entry.rank else "applied"
         self._drain(charged[Unit.TOTAL] - entry.charged[Unit.TOTAL])
@@ -171,8 +185,16 @@ class Model:
                 else:
                     window[rid] = (window[rid][0], charged[limit.unit])
         self.leases.pop(rid, None)
-        entry.charged, entry.rank, entry.released = charged, rank, released
+        entry.charged, entry.rank = charged, rank
+        entry.released, entry.source = released, source
         return status
+
+    def learn(self, rid: str, model: str) -> None:
+        """An answer goes into the history, once."""
+        entry = self.entries[rid]
+        if not entry.in_history:
+            self.answers.append((model, entry.charged[Unit.OUTPUT]))
+        entry.in_history = True
 
     def renew(self, rid: str) -> bool:
         """A long stream says that it is there."""

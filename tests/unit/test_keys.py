@@ -1,5 +1,7 @@
 """Key names are a contract with whoever looks into Redis, and decide the Cluster slot."""
 
+import re
+
 import pytest
 
 from extproc.stores import keys
@@ -11,6 +13,8 @@ def test_names_are_exactly_the_documented_ones() -> None:
     assert keys.rpm_prefix("a") + "202601020304" == "rate:rpm:{a}:202601020304"
     assert keys.tpm_prefix("a") + "202601020304" == "rate:tpm:{a}:202601020304"
     assert keys.output_prefix("a") + "202601020304" == "usage:output:{a}:202601020304"
+    model = "usage:output:{a}:model:gpt-4o:202601020304"
+    assert keys.output_model_prefix("a", "gpt-4o") + "202601020304" == model
     assert keys.reservation("a", "r1") == "resv:{a}:r1"
     assert keys.pending("a") == "pending:{a}"
     assert keys.ROOTS == "roots"
@@ -21,12 +25,20 @@ def test_names_are_exactly_the_documented_ones() -> None:
     assert keys.quota_prefix("a", "p") + "20260102" == "quota:{a}:p:20260102"
 
 
+@pytest.mark.parametrize("model", ["", "{b}", "org/model", ":x", "m" * 129, "é", "a b", "\ud800"])
+def test_a_models_name_that_is_no_id_stands_in_a_key_as_a_digest(model: str) -> None:
+    key = keys.output_model_prefix("a", model)
+    assert re.fullmatch(r"usage:output:\{a\}:model::[0-9a-f]{20}:", key)
+    assert key != keys.output_model_prefix("a", model + "2")
+
+
 def test_all_keys_of_a_root_have_the_root_as_hash_tag() -> None:
     names = [
         keys.config("svc"),
         keys.rpm_prefix("svc"),
         keys.tpm_prefix("svc"),
         keys.output_prefix("svc"),
+        keys.output_model_prefix("svc", "{other}"),
         keys.reservation("svc", "r1"),
         keys.pending("svc"),
     ]
