@@ -93,7 +93,7 @@ def _options(upstream_url: str, *, tokenweir_address: str) -> RenderOptions:
         upstream_url=upstream_url,
         listen_port=listen_port,
         admin_port=admin_port,
-        tokenweir_address=tokenweir_address,
+        tokenweir_addresses=(tokenweir_address,),
         api_keys={demo_key(service): service for service in (SERVICE, BURST_SERVICE)},
     )
 
