@@ -158,8 +158,11 @@ class Stack:
         try:
             self._envoy_config.write_text(to_yaml(RenderOptions(**self._options)))
             self.cli("db", "upgrade")
-            for name in self._in_order(_START_ORDER):
-                self.start_again(name)
+            for names in self._groups(_START_ORDER):
+                for name in names:
+                    self._children[name].start()
+                for name in names:
+                    self._wait_ready(name)
         except BaseException:
             self.stop()
             raise
@@ -170,14 +173,15 @@ class Stack:
         An impatient second Ctrl-C waits for the end of it: it would leave children behind.
         """
         with uninterrupted():
-            for name in self._in_order(_STOP_ORDER):
-                self._children[name].stop(deadline_s=_STOP_SECONDS)
+            for names in self._groups(_STOP_ORDER):
+                for name in names:
+                    self._children[name].stop(deadline_s=_STOP_SECONDS)
             if self.is_temporary:
                 shutil.rmtree(self.run_dir, ignore_errors=True)
 
-    def _in_order(self, order: Sequence[str]) -> list[str]:
-        names = [[*self.grpc_addresses] if name == "servers" else [name] for name in order]
-        return [name for group in names for name in group if name in self._children]
+    def _groups(self, order: Sequence[str]) -> list[list[str]]:
+        groups = [[*self.grpc_addresses] if name == "servers" else [name] for name in order]
+        return [[name for name in names if name in self._children] for names in groups]
 
     def child(self, name: str) -> Child:
         """One of valkey, provider, serve (serve-2, ...), work, envoy; KeyError for any other."""
@@ -193,8 +197,11 @@ class Stack:
 
     def start_again(self, name: str) -> None:
         """Start a child that does not run, with the same command, and wait until it is ready."""
+        self._children[name].start()
+        self._wait_ready(name)
+
+    def _wait_ready(self, name: str) -> None:
         child = self._children[name]
-        child.start()
         child.wait_ready(self._readiness(name), deadline_s=_READY_SECONDS)
         if name in self.grpc_addresses and self.child("envoy").running:
             # Envoy refuses until its next health check has found the server again.
