@@ -6,6 +6,7 @@ them, and none is given before the last request is decided: nothing comes back m
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from tests.support.reservations import Inspector
 
 SENT = 1000
 SERVERS = 3
+_NORMAL = NormalDist()
 # The cap that strict mode writes into requests; one answer in 120 would be longer.
 PLATFORM_CAP_TOKENS = 1024
 SERVICE = "svc-overshoot"
@@ -61,7 +63,7 @@ def answer_tokens(number: int) -> int:
     """The length of the answer to request ``number``: log-normal, median 150, mean about 205, and
     one in twenty above 560. The golden ratio spreads any run of numbers evenly."""
     share = (0.5 + number * 0.6180339887498949) % 1
-    return max(1, round(150 * 2.718281828 ** (0.8 * NormalDist().inv_cdf(share or 0.5))))
+    return max(1, round(150 * math.exp(0.8 * _NORMAL.inv_cdf(share))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +71,9 @@ class Overshoot:
     """What came of one burst; tokens are of the admitted requests.
 
     ``used_tokens`` is the provider's own count, ``counted_tokens`` what the limit's counter holds
-    in the end, ``left_open`` how many nobody settled. ``unused_tokens`` were reserved and not used, request by request; ``exceeded`` used
-    more than was reserved for them. ``asked`` is how many calls each server process got.
+    in the end, ``left_open`` how many nobody settled. ``unused_tokens`` were reserved and not used,
+    request by request; ``exceeded`` requests used more than was reserved for them. ``asked`` is how
+    many calls each server process got.
     """
 
     burst: BurstResult
@@ -184,8 +187,10 @@ def _learn(stack: Stack, client: redis.Redis) -> None:
     numbers = range(SENT, SENT + _WARM_UP)
     requests = [_request("label=warm-up", answer_tokens(number)) for number in numbers]
     answered = asyncio.run(send_at_once(stack.envoy_port, requests)).admitted
-    assert answered == _WARM_UP, f"{answered} of {_WARM_UP} requests of the warm-up were answered"
-    assert not _wait_settled(client), "the warm-up was not settled"
+    if answered < _WARM_UP:
+        raise RuntimeError(f"{answered} of {_WARM_UP} requests of the warm-up were answered")
+    if left := _wait_settled(client):
+        raise RuntimeError(f"{left} reservations of the warm-up were not settled")
     prefix, inspector = keys.output_prefix(SERVICE), Inspector(client, SERVICE)
     current, other = prefix + inspector.minute(), prefix + inspector.minute(back=2)
     if client.exists(current):

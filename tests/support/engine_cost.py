@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 import redis
@@ -97,11 +97,12 @@ async def open_cost(
         await store.reserve(twelve())
     asked = [twelve() for _ in range(count)]
     before = client.info("memory")["used_memory"]
-    to_reserve = await _round_trips(client, [lambda a=a: store.reserve(a) for a in asked])
+    to_reserve = await _round_trips(client, (store.reserve(a) for a in asked), count=count)
     grown = client.info("memory")["used_memory"] - before
     ids = [each.reservation_id for each in asked]
     record_bytes = client.memory_usage(keys.reservation(ROOT, ids[-1]), samples=0)
-    to_settle = await _round_trips(client, [lambda i=i: store.settle(settlement(i)) for i in ids])
+    endings = (store.settle(settlement(i)) for i in ids)
+    to_settle = await _round_trips(client, endings, count=count)
     return OpenCost(
         record_bytes=record_bytes or 0,
         total_bytes=grown / count,
@@ -111,13 +112,13 @@ async def open_cost(
 
 
 async def _round_trips(
-    client: redis.Redis, calls: Sequence[Callable[[], Awaitable[object]]]
+    client: redis.Redis, calls: Iterable[Awaitable[object]], *, count: int
 ) -> float:
     def reads() -> int:
         return int(client.info("stats")["total_reads_processed"])
 
     before = reads()
     for call in calls:
-        await call()
+        await call
     # The second look is a read of its own.
-    return (reads() - before - 1) / len(calls)
+    return (reads() - before - 1) / count
