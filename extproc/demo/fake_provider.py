@@ -3,6 +3,7 @@
 Run it as ``python -m extproc.demo.fake_provider --port N``. Scripts: see ``provider_script``.
 The journal (``GET /_fake/journal``, ``DELETE`` empties it) says for each request what was really
 produced, which is the truth that the tour and the tests compare the product's books with.
+``POST /_fake/gates/NAME`` opens a gate, for good: answers that wait for it are given.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import asyncio
 import signal
 import socket
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import cycle
@@ -53,6 +55,7 @@ class FakeProvider:
 
     def __init__(self) -> None:
         self.journal: list[JournalEntry] = []
+        self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.port = 0
         self._host = ""
         self._runner: web.AppRunner | None = None
@@ -70,6 +73,7 @@ class FakeProvider:
         app.router.add_get("/_fake/health", self._health)
         app.router.add_get("/_fake/journal", self._show_journal)
         app.router.add_delete("/_fake/journal", self._reset_journal)
+        app.router.add_post("/_fake/gates/{name}", self._open_gate)
         # Cancellation tells a hanging handler at once that its client has left.
         runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=0.2
@@ -95,6 +99,10 @@ class FakeProvider:
 
     async def _reset_journal(self, _request: web.Request) -> web.Response:
         self.journal.clear()
+        return web.Response(status=204)
+
+    async def _open_gate(self, request: web.Request) -> web.Response:
+        self._gates[request.match_info["name"]].set()
         return web.Response(status=204)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -128,6 +136,8 @@ class FakeProvider:
         raw = await request.read()
         if script.delay_ms:
             await asyncio.sleep(script.delay_ms / 1000)
+        if script.gate:
+            await self._gates[script.gate].wait()
         if script.reset == "before_headers":
             _reset(request)
             raise _BrokenError

@@ -30,6 +30,7 @@ class Script:
     answer is cut by ``chunk`` into pieces, and there they count pieces.
     ``chunk`` holds byte sizes at which the answer is cut into writes, used in turn.
     ``label`` is copied into the journal, so that a reader can tell whose request it was.
+    ``gate`` holds the answer back until the gate of that name is opened.
     """
 
     output: int = DEFAULT_OUTPUT_TOKENS
@@ -47,6 +48,7 @@ class Script:
     content_type: str | None = None
     chunk: tuple[int, ...] = ()
     label: str = ""
+    gate: str = ""
 
 
 _NUMBERS = frozenset(
@@ -64,7 +66,7 @@ _NUMBERS = frozenset(
     }
 )
 _WORDS: dict[str, tuple[str, ...]] = {"usage": USAGE_MODES, "reset": ("before_headers",)}
-_TEXTS = frozenset({"content_type", "label"})
+_TEXTS = frozenset({"content_type", "label", "gate"})
 
 
 def _number(key: str, text: str, *, least: int = 0) -> int:

@@ -39,8 +39,8 @@ _READY_SECONDS = 30.0
 _STOP_SECONDS = 15.0
 # Stores start first, so that whoever needs them finds them. Envoy stops first, so that no new
 # request comes while the server writes its last settlements.
-_START_ORDER = ("valkey", "provider", "serve", "work", "envoy")
-_STOP_ORDER = ("envoy", "serve", "work", "provider", "valkey")
+_START_ORDER = ("valkey", "provider", "servers", "work", "envoy")
+_STOP_ORDER = ("envoy", "servers", "work", "provider", "valkey")
 
 
 def demo_key(service_id: str) -> str:
@@ -59,6 +59,7 @@ class Stack:
     ``redis_url``, ``database_url``: use these instead of an own Valkey and an own SQLite file.
     ``serve_env``, ``work_env``: more TOKENWEIR_* variables for these two. ``envoy_options``:
     fields of RenderOptions that replace the stack's own. ``with_work=False``: no reaper.
+    ``servers``: how many processes answer Envoy: "serve", "serve-2" and so on.
     """
 
     def __init__(
@@ -77,11 +78,12 @@ class Stack:
         envoy_options: Mapping[str, Any] | None = None,
         envoy_concurrency: int = 1,
         with_work: bool = True,
+        servers: int = 1,
     ) -> None:
         self.is_temporary = run_dir is None
         self.run_dir = (run_dir or Path(tempfile.mkdtemp(prefix="tokenweir-"))).absolute()
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        valkey, provider, grpc_port, metrics, admin, envoy = free_ports(6)
+        valkey, provider, metrics, admin, envoy, *grpc_ports = free_ports(5 + servers)
         self.services = tuple(services)
         self.upstream_headers = dict(upstream_headers or {})
         self.has_real_upstream = upstream_url is not None
@@ -92,9 +94,11 @@ class Stack:
         self.admin_url = f"http://127.0.0.1:{admin}"
         self.envoy_port = envoy_port or envoy
         self.base_url = f"http://127.0.0.1:{self.envoy_port}"
-        socket_path = self.run_dir / "serve.sock"
-        fits = len(bytes(socket_path)) <= _MAX_SOCKET_PATH
-        self.grpc_address = f"unix:{socket_path}" if fits else f"127.0.0.1:{grpc_port}"
+        names = ["serve", *(f"serve-{number}" for number in range(2, servers + 1))]
+        self.grpc_addresses = {
+            name: _grpc_address(self.run_dir / f"{name}.sock", port)
+            for name, port in zip(names, grpc_ports, strict=True)
+        }
         reaper: dict[str, str] = {}
         if reaper_deadline_seconds is not None:
             reaper = {
@@ -105,7 +109,6 @@ class Stack:
             **clean_environment(),
             # Children find the package also when it runs from a checkout that is not installed.
             "PYTHONPATH": _with_package_path(),
-            "TOKENWEIR_SERVER__LISTEN": self.grpc_address,
             "TOKENWEIR_SERVER__METRICS_LISTEN": f"127.0.0.1:{metrics}",
             "TOKENWEIR_SERVER__METRICS_DIR": str(self.run_dir / "metrics"),
             "TOKENWEIR_SERVER__SHUTDOWN_GRACE_SECONDS": "2",
@@ -120,7 +123,7 @@ class Stack:
             "upstream_headers": self.upstream_headers,
             "listen_port": self.envoy_port,
             "admin_port": admin,
-            "tokenweir_address": self.grpc_address,
+            "tokenweir_addresses": tuple(self.grpc_addresses.values()),
             "api_keys": {demo_key(service): service for service in self.services},
             "access_log_path": str(self.run_dir / "access.log"),
             **(envoy_options or {}),
@@ -133,7 +136,12 @@ class Stack:
             self._add("valkey", valkey_command(valkey, data))
         if upstream_url is None:
             self._add("provider", _module("extproc.demo.fake_provider", "--port", str(provider)))
-        self._add("serve", _module("extproc.cli", "serve"), serve_env)
+        for name, address in self.grpc_addresses.items():
+            own = {"TOKENWEIR_SERVER__LISTEN": address}
+            if name != "serve":
+                # `metrics_dir` is shared: the endpoint of the first shows all.
+                own["TOKENWEIR_SERVER__METRICS_LISTEN"] = "127.0.0.1:0"
+            self._add(name, _module("extproc.cli", "serve"), {**own, **(serve_env or {})})
         if with_work:
             self._add("work", _module("extproc.cli", "work"), work_env)
         self._add("envoy", envoy_command(self._envoy_config, concurrency=envoy_concurrency))
@@ -150,9 +158,11 @@ class Stack:
         try:
             self._envoy_config.write_text(to_yaml(RenderOptions(**self._options)))
             self.cli("db", "upgrade")
-            for name in _START_ORDER:
-                if name in self._children:
-                    self.start_again(name)
+            for names in self._groups(_START_ORDER):
+                for name in names:
+                    self._children[name].start()
+                for name in names:
+                    self._wait_ready(name)
         except BaseException:
             self.stop()
             raise
@@ -163,14 +173,18 @@ class Stack:
         An impatient second Ctrl-C waits for the end of it: it would leave children behind.
         """
         with uninterrupted():
-            for name in _STOP_ORDER:
-                if name in self._children:
+            for names in self._groups(_STOP_ORDER):
+                for name in names:
                     self._children[name].stop(deadline_s=_STOP_SECONDS)
             if self.is_temporary:
                 shutil.rmtree(self.run_dir, ignore_errors=True)
 
+    def _groups(self, order: Sequence[str]) -> list[list[str]]:
+        groups = [[*self.grpc_addresses] if name == "servers" else [name] for name in order]
+        return [[name for name in names if name in self._children] for names in groups]
+
     def child(self, name: str) -> Child:
-        """One of valkey, provider, serve, work, envoy. KeyError when this stack has it not."""
+        """One of valkey, provider, serve (serve-2, ...), work, envoy; KeyError for any other."""
         return self._children[name]
 
     def kill(self, name: str) -> None:
@@ -183,27 +197,27 @@ class Stack:
 
     def start_again(self, name: str) -> None:
         """Start a child that does not run, with the same command, and wait until it is ready."""
-        child = self._children[name]
-        child.start()
-        child.wait_ready(self._readiness(name), deadline_s=_READY_SECONDS)
-        if name == "serve" and "envoy" in self._children and self.child("envoy").running:
-            # Envoy refuses until its next health check has found the server again.
-            child.wait_ready(self._envoy_sees_server, deadline_s=_READY_SECONDS)
+        self._children[name].start()
+        self._wait_ready(name)
 
-    def _envoy_sees_server(self) -> bool:
-        status, body = http_get(f"{self.admin_url}/clusters")
-        flags = [
-            line.rpartition("::")[2]
-            for line in body.splitlines()
-            if line.startswith(f"{TOKENWEIR_CLUSTER}::") and "::health_flags::" in line
-        ]
-        return status == _OK and flags == ["healthy"]
+    def _wait_ready(self, name: str) -> None:
+        child = self._children[name]
+        child.wait_ready(self._readiness(name), deadline_s=_READY_SECONDS)
+        if name in self.grpc_addresses and self.child("envoy").running:
+            # Envoy refuses until its next health check has found the server again.
+            address = self.grpc_addresses[name].removeprefix("unix:")
+            line = f"{TOKENWEIR_CLUSTER}::{address}::health_flags::healthy"
+            child.wait_ready(
+                lambda: line in http_get(f"{self.admin_url}/clusters")[1].splitlines(),
+                deadline_s=_READY_SECONDS,
+            )
 
     def _readiness(self, name: str) -> Callable[[], bool]:
+        if name in self.grpc_addresses:
+            return lambda: _is_serving(self.grpc_addresses[name])
         checks: dict[str, Callable[[], bool]] = {
             "valkey": lambda: _answers_ping(self.redis_url),
             "provider": lambda: http_get(f"{self.provider_url}/_fake/health")[0] == _OK,
-            "serve": lambda: _is_serving(self.grpc_address),
             "work": lambda: "working" in self._children["work"].output(),
             "envoy": lambda: http_get(f"{self.admin_url}/ready")[0] == _OK,
         }
@@ -259,6 +273,11 @@ class Stack:
     ) -> None:
         self._explain(error)
         self.stop()
+
+
+def _grpc_address(socket_path: Path, port: int) -> str:
+    fits = len(bytes(socket_path)) <= _MAX_SOCKET_PATH
+    return f"unix:{socket_path}" if fits else f"127.0.0.1:{port}"
 
 
 def _with_package_path() -> str:

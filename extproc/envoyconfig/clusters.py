@@ -14,12 +14,14 @@ _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _CIRCUIT_BREAKER_LIMIT = 65_536
 
 
-def _endpoints(name: str, endpoint: Endpoint) -> p.endpoint.ClusterLoadAssignment:
-    target = p.endpoint.Endpoint(address=address(endpoint))
+def _endpoints(name: str, *endpoints: Endpoint) -> p.endpoint.ClusterLoadAssignment:
+    targets = [p.endpoint.Endpoint(address=address(endpoint)) for endpoint in endpoints]
     return p.endpoint.ClusterLoadAssignment(
         cluster_name=name,
         endpoints=[
-            p.endpoint.LocalityLbEndpoints(lb_endpoints=[p.endpoint.LbEndpoint(endpoint=target)])
+            p.endpoint.LocalityLbEndpoints(
+                lb_endpoints=[p.endpoint.LbEndpoint(endpoint=target) for target in targets]
+            )
         ],
     )
 
@@ -51,9 +53,10 @@ def _health_check() -> p.core.HealthCheck:
 
 
 def tokenweir_cluster(options: RenderOptions) -> p.cluster.Cluster:
-    """The server, over HTTP/2. A DNS name with several addresses spreads over all of them."""
+    """The servers in turn, over HTTP/2. A DNS name stands for all of its addresses."""
     discovery = p.cluster.ClusterDiscoveryType
-    endpoint = options.tokenweir
+    servers = options.tokenweir
+    is_named = any(server.is_name for server in servers)
     http2 = p.upstream_http.HttpProtocolOptions(
         explicit_http_config=p.upstream_http.HttpProtocolOptionsExplicitHttpConfig(
             http2_protocol_options=p.core.Http2ProtocolOptions()
@@ -61,10 +64,10 @@ def tokenweir_cluster(options: RenderOptions) -> p.cluster.Cluster:
     )
     return p.cluster.Cluster(
         name=TOKENWEIR_CLUSTER,
-        type=discovery.STRICT_DNS if endpoint.is_name else discovery.STATIC,
+        type=discovery.STRICT_DNS if is_named else discovery.STATIC,
         dns_lookup_family=p.cluster.ClusterDnsLookupFamily.V4_PREFERRED,
         connect_timeout=seconds(1),
-        load_assignment=_endpoints(TOKENWEIR_CLUSTER, endpoint),
+        load_assignment=_endpoints(TOKENWEIR_CLUSTER, *servers),
         circuit_breakers=_circuit_breakers(),
         health_checks=[_health_check()] if options.tokenweir_health_check else [],
         typed_extension_protocol_options={_HTTP_OPTIONS: p.Any.pack(http2)},

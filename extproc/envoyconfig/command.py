@@ -25,9 +25,9 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
     add("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="where clients connect")
     add(
         "--tokenweir",
-        default="127.0.0.1:18070",
+        action="append",
         metavar="ADDR",
-        help="where the server listens: HOST:PORT or unix:/path",
+        help="where a server listens: HOST:PORT or unix:/path (127.0.0.1:18070); may be repeated",
     )
     add("--admin", metavar="HOST:PORT", help="Envoy's admin interface (off without this)")
     add(
@@ -119,7 +119,7 @@ def options_from_args(args: argparse.Namespace) -> RenderOptions:
         listen_port=listen.port,
         admin_host=admin.host if admin is not None else RenderOptions.admin_host,
         admin_port=admin.port if admin is not None else None,
-        tokenweir_address=args.tokenweir,
+        tokenweir_addresses=tuple(args.tokenweir or RenderOptions.tokenweir_addresses),
         tokenweir_health_check=not args.no_health_check,
         upstream_headers=dict(map(_header, args.upstream_header)),
         upstream_ca_file=args.upstream_ca,

@@ -17,6 +17,7 @@ IDENTITY_HEADER = "x-tokenweir-service"
 AUTH_NAMESPACES = ("envoy.filters.http.jwt_authn", "envoy.filters.http.api_key_auth")
 SYSTEM_CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 
+_SERVERS = "tokenweir_addresses"
 _HEADER_NAME = re.compile(r"[a-z0-9_-]+")
 _PATH_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _MAX_BODY_BYTES = 256 * 1024 * 1024
@@ -91,7 +92,8 @@ def parse_upstream(url: str) -> Upstream:
 class RenderOptions:
     """Everything that a rendered configuration depends on; a wrong value raises SettingsError.
 
-    ``tokenweir_address`` is where the server listens: ``HOST:PORT`` or ``unix:/path``.
+    ``tokenweir_addresses`` are where servers listen, ``HOST:PORT`` or ``unix:/path``: requests go
+    to them in turn. Names and unix sockets cannot be mixed.
     ``upstream_headers`` are set on requests to the provider, in place of what the client sent.
     Their values may hold Envoy's substitutions, such as ``Bearer %ENVIRONMENT(OPENAI_API_KEY)%``,
     and a literal per cent sign is written ``%%``.
@@ -115,7 +117,7 @@ class RenderOptions:
     listen_port: int = 8080
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
-    tokenweir_address: str = "127.0.0.1:18070"
+    tokenweir_addresses: tuple[str, ...] = ("127.0.0.1:18070",)
     tokenweir_health_check: bool = True
     upstream_headers: Mapping[str, str] = field(default_factory=dict)
     upstream_ca_file: str = SYSTEM_CA_FILE
@@ -166,18 +168,29 @@ class RenderOptions:
                 raise SettingsError("api_keys", f"{service_id!r} is not a valid service id")
         if "" in (self.api_keys or {}):
             raise SettingsError("api_keys", "a key is empty")
-        parse_endpoint("tokenweir_address", self.tokenweir_address)
+        _check_servers(self.tokenweir)
         parse_upstream(self.upstream_url)
 
     @property
-    def tokenweir(self) -> Endpoint:
-        """Where Envoy reaches the server."""
-        return parse_endpoint("tokenweir_address", self.tokenweir_address)
+    def tokenweir(self) -> tuple[Endpoint, ...]:
+        """Where Envoy reaches the servers."""
+        return tuple(parse_endpoint(_SERVERS, each) for each in self.tokenweir_addresses)
 
     @property
     def upstream(self) -> Upstream:
         """Where Envoy reaches the provider."""
         return parse_upstream(self.upstream_url)
+
+
+def _check_servers(endpoints: tuple[Endpoint, ...]) -> None:
+    if not endpoints:
+        raise SettingsError(_SERVERS, "at least one is needed")
+    if len(set(endpoints)) < len(endpoints):
+        raise SettingsError(_SERVERS, "an address stands there twice")
+    # Envoy looks up all addresses of a cluster or none, and a socket's path is not looked up.
+    has_socket = any(endpoint.socket_path is not None for endpoint in endpoints)
+    if has_socket and any(endpoint.is_name for endpoint in endpoints):
+        raise SettingsError(_SERVERS, "a host name and a unix socket cannot be mixed")
 
 
 def _check_header_name(key: str, name: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from extproc.core.buckets import Bucket, BucketKind, Period, Unit
 from extproc.core.limits import MAX_LIMIT
 from extproc.stores import keys
+from extproc.stores.record_words import shorten
 
 _KINDS = {
     BucketKind.MINUTE: "m",
@@ -53,7 +54,7 @@ def encode(root: str, buckets: tuple[Bucket, ...]) -> EncodedBuckets:
     return EncodedBuckets(
         keys=names,
         for_script=json.dumps([_for_script(bucket) for bucket in buckets], separators=(",", ":")),
-        for_record=";".join(_for_record(tag, bucket) for bucket in buckets),
+        for_record=shorten(";".join(_for_record(tag, bucket) for bucket in buckets)),
     )
 
 

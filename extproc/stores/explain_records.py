@@ -14,6 +14,7 @@ from extproc.core.policies import ANY, SERVICE_LIMIT, Dimension, Scope
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
 from extproc.stores.explain import read_now_ms
+from extproc.stores.record_words import lengthen
 from extproc.stores.sql import Database
 from extproc.stores.tables import limit_policy
 
@@ -199,7 +200,7 @@ class _Taken:
             whole = "mr|rate:rpm:{}:;mt|rate:tpm:{}:"
         else:
             chunks = range(1, int(record["chunks"]) + 1)
-            whole = "".join(record.get(f"b{index}", "") for index in chunks)
+            whole = lengthen("".join(record.get(f"b{index}", "") for index in chunks))
         return [self._entry(root, text) for text in whole.split(";") if text]
 
     def _entry(self, root: str, text: str) -> tuple[str, str, BucketKind, Unit, str]:

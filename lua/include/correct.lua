@@ -8,6 +8,17 @@
 -- As in stores/keys.py.
 local BEGINNINGS = { m = 'rate:', w = 'window:', b = 'bucket:', s = 'slots:', q = 'quota:' }
 
+-- Signs that stand for words in a record; as in stores/record_words.py.
+local WORDS = {
+  ['/'] = '.rpm.', ['('] = '.input_tpm.', [')'] = '.output_tpm.',
+  ['+'] = '.total_tpm.', ['='] = '.concurrent.', ['<'] = '.tokens_per_day.',
+  ['>'] = '.tokens_per_month.', ['['] = '.cost_micros_per_day.', [']'] = '.cost_micros_per_month.',
+  ['@'] = '.cost_micros_per_cycle.', ['#'] = 'organization:', ['!'] = 'tenant:',
+  ['$'] = 'department:', ['&'] = 'project:', ['*'] = 'application:',
+  ['?'] = 'agent:', ['~'] = 'user:', ['^'] = 'api_key:',
+  [','] = 'model:', ["'"] = 'provider:', ['%'] = 'service:',
+}
+
 -- Moves one counter by ``change`` = after - before, in its unit. Negative and zero changes are
 -- ordinary. A counter that is gone is not made again, and none loses its TTL. Gone is, by design, a
 -- minute two minutes after it began, and an entry that has left its sliding window: then nobody is
@@ -74,6 +85,7 @@ local function each_counter(record_key, chunks, minute, admitted_at, visit)
     names[i] = 'b' .. i
   end
   local text = table.concat(redis.call('HMGET', record_key, unpack(names)))
+  text = text:gsub('[^%w._:|;{}-]', WORDS)
   local tag = record_key:match('{[^}]*}')
   for head, tail in text:gmatch('([^|;]+)|([^;]+)') do
     local kind, unit, period = head:sub(1, 1), head:sub(2, 2), head:sub(3)

@@ -9,10 +9,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from extproc.demo.processes import ChildError
-from tests.bench.burst import Burst, burst
+from tests.bench.engine import measure_engine
 from tests.bench.measure import Machine, Sample, generate_load, measure
+from tests.bench.overshoot import (
+    ESTIMATES,
+    PLATFORM_CAP_TOKENS,
+    SENT,
+    Overshoot,
+    measure_overshoot,
+    overshoot_stack,
+)
 from tests.bench.report import flat, table, wrong
+from tests.bench.report_limits import overshoot_faults
 from tests.bench.systems import (
     SERVICE,
     System,
@@ -63,14 +71,13 @@ def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-def _run(directory: Path, *, seconds: float) -> tuple[dict[str, dict[str, Sample]], Burst]:
-    """All phases on every system, each with processes of its own, and the burst on ours."""
+def _run_systems(directory: Path, *, seconds: float) -> dict[str, dict[str, Sample]]:
+    """All phases on every system, each with processes of its own."""
     samples: dict[str, dict[str, Sample]] = {phase.name: {} for phase in PHASES}
-    overshoot: Burst | None = None
     starts: tuple[_Start, ...] = (bare, empty, ours)
     with upstream(directory) as behind:
         for start in starts:
-            with start(behind.url, directory) as system:
+            with start(behind, directory) as system:
                 for phase in PHASES:
                     _say(f"{system.name}: {phase.name}")
                     length = seconds * phase.share
@@ -88,15 +95,31 @@ def _run(directory: Path, *, seconds: float) -> tuple[dict[str, dict[str, Sample
                         connections=phase.connections,
                         seconds=length,
                     )
-                if system.stack is not None:
-                    _say(f"{system.name}: burst")
-                    overshoot = burst(system, behind.provider_url, directory)
-    assert overshoot is not None
-    return samples, overshoot
+    return samples
+
+
+def _run_overshoot(*, sent: int) -> dict[str, Overshoot]:
+    """A burst for each way to estimate, and one of the longest answers that strict mode allows."""
+    runs = {}
+    for estimate in ESTIMATES:
+        _say(f"overshoot: {estimate}")
+        with overshoot_stack(estimate, sent=sent) as stack:
+            learns = estimate != "strict"
+            runs[estimate] = measure_overshoot(stack, estimate, sent=sent, learns=learns)
+            if estimate == "strict":
+                runs["strict_at_cap"] = measure_overshoot(
+                    stack,
+                    "at-cap",
+                    sent=sent,
+                    learns=False,
+                    answers=lambda number: PLATFORM_CAP_TOKENS + number,
+                )
+    return runs
 
 
 def main() -> int:
-    """Exit status 1 when something was not answered as it should be: then no number counts."""
+    """Exit status 1 when something was not answered as it should be, then no number counts, or when
+    a limit was passed in strict mode."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     parser.add_argument(
         "--seconds",
@@ -104,30 +127,36 @@ def main() -> int:
         default=_DEFAULT_SECONDS,
         help="length of each measurement with 32 connections; the others follow",
     )
+    parser.add_argument(
+        "--burst", type=int, default=SENT, help="requests at once to measure overshoot with"
+    )
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     args = parser.parse_args()
     machine = Machine()
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as name:
-            samples, overshoot = _run(Path(name), seconds=args.seconds)
-    except ChildError as error:
+            directory = Path(name)
+            samples = _run_systems(directory, seconds=args.seconds)
+            _say("twelve limits")
+            engine = measure_engine(directory)
+            overshoot = _run_overshoot(sent=args.burst)
+    except (RuntimeError, TimeoutError) as error:  # a ChildError is one
         _say(str(error))
         return 1
     values = flat(
         samples,
-        burst=overshoot,
+        overshoot=overshoot,
+        engine=engine,
         seconds=args.seconds,
         others_percent=machine.others_percent(),
     )
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(values, indent=2) + "\n")
     print(table(values))
-    if values["wrong_answers"]:
-        _say(f"{values['wrong_answers']} answers were not what they should be:")
-        for line in wrong(samples):
-            _say(line)
-        return 1
-    return 0
+    faults = [*wrong(samples), *overshoot_faults(overshoot)]
+    for line in faults:
+        _say(f"wrong: {line}")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -1,67 +1,102 @@
-"""Overshoot: many requests at once on one key whose limit fits only some of them."""
+"""Many requests at once, while the provider holds every answer back until all are decided."""
 
-import json
+import asyncio
+import resource
+import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from http import HTTPStatus
 
-import redis
+import aiohttp
 
-from tests.bench.measure import generate_load
-from tests.bench.systems import BURST_SERVICE, System, fetch
-from tests.bench.traffic import chat_body, counted, raw_request
-from tests.support.valkey import wait_for_quiet_minute
+from tests.bench.load import Client, connect
 
-SENT = 200
-FITS = 37
-# Less than tokenweir's default for a service without history, so that the cap is what it reserves.
-_OUTPUT_TOKENS = 64
-_LABEL = "burst"
+_POLL_SECONDS = 0.05
+_GIVE_UP_SECONDS = 60.0
+# What a process opens beside the connections of a burst.
+_OTHER_FILES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Burst:
-    """``used_tokens`` is what the provider says that it produced, ``tpm`` the limit."""
+class BurstResult:
+    """``decided_seconds``: from the first request sent until, with a gate, the last one was refused
+    or had reached the provider. ``failed`` connections were lost, or had no answer in time."""
 
-    admitted: int
-    other: int
-    used_tokens: int
-    tpm: int
-
-    @property
-    def overshoot_requests(self) -> int:
-        """Requests admitted beyond those that fit."""
-        return max(0, self.admitted - FITS)
+    statuses: Counter[int]
+    failed: int
+    decided_seconds: float
 
     @property
-    def overshoot_tokens(self) -> int:
-        """Tokens used beyond the limit."""
-        return max(0, self.used_tokens - self.tpm)
+    def admitted(self) -> int:
+        """Answers of the provider."""
+        return self.statuses[HTTPStatus.OK]
+
+    @property
+    def refused(self) -> int:
+        """Answers 429."""
+        return self.statuses[HTTPStatus.TOO_MANY_REQUESTS]
 
 
-def burst(system: System, provider_url: str, directory: Path) -> Burst:
-    """Send all at once; each uses exactly what was reserved for it, so nothing is given back."""
-    assert system.stack is not None
-    body = chat_body(max_tokens=_OUTPUT_TOKENS)
-    facts = counted(body)
-    tpm = FITS * (facts.input_tokens + _OUTPUT_TOKENS)
-    system.stack.set_limits(BURST_SERVICE, rpm=10 * SENT, tpm=tpm)
-    # The delay keeps every answer out until the last request has been decided.
-    script = f"label={_LABEL};input={facts.input_tokens};output={_OUTPUT_TOKENS};delay_ms=500"
-    request = raw_request(BURST_SERVICE, body, script=script)
-    assert system.redis_url is not None
-    with redis.Redis.from_url(system.redis_url) as client:
-        wait_for_quiet_minute(client)
-    load = generate_load(system.port, request, directory, connections=SENT, seconds=30, each=1)
-    admitted = load.statuses.get("200", 0)
-    journal = json.loads(fetch(f"{provider_url}/_fake/journal"))
-    used = sum(
-        entry["input_tokens"] + entry["output_tokens_produced"]
-        for entry in journal
-        if entry["label"] == _LABEL
+def allow_connections(count: int) -> None:
+    """Let this process, and the servers that it will start, open so many. A proxy needs two files
+    for a request. Raises RuntimeError where the system's own limit is lower."""
+    wanted = 2 * count + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise RuntimeError(f"{count} connections need {wanted} open files; allowed are {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A gate of the fake provider; scripts of requests that wait for it say
+    ``label=NAME;gate=NAME``."""
+
+    provider_url: str
+    name: str
+
+
+async def send_at_once(
+    port: int, requests: Sequence[bytes], *, gate: Gate | None = None
+) -> BurstResult:
+    """Send each request on a connection of its own, all of which are open before the first.
+
+    The gate is opened when all are decided. Raises TimeoutError when they are not in time.
+    """
+    clients = await connect(port, requests)
+    started = time.perf_counter()
+    for client in clients:
+        client.start(until=started, each=1)
+    if gate is not None:
+        await _open_when_decided(gate, clients)
+    decided_seconds = time.perf_counter() - started
+    await asyncio.wait([client.done for client in clients], timeout=_GIVE_UP_SECONDS)
+    failed = sum(not c.done.done() or c.done.exception() is not None for c in clients)
+    for client in clients:
+        client.done.cancel()
+        client.close()
+    return BurstResult(
+        statuses=sum((client.statuses for client in clients), Counter()),
+        failed=failed,
+        decided_seconds=decided_seconds,
     )
-    return Burst(
-        admitted=admitted,
-        other=load.requests - admitted - load.statuses.get("429", 0) + load.failed,
-        used_tokens=used,
-        tpm=tpm,
-    )
+
+
+async def _open_when_decided(gate: Gate, clients: Sequence[Client]) -> None:
+    """Answers are held back, so whoever is done was refused; the others are at the provider."""
+    give_up = time.monotonic() + _GIVE_UP_SECONDS
+    async with aiohttp.ClientSession(gate.provider_url) as session:
+
+        async def arrived() -> int:
+            async with session.get("/_fake/journal") as response:
+                return sum(entry["label"] == gate.name for entry in await response.json())
+
+        while await arrived() + sum(client.done.done() for client in clients) < len(clients):
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"not all decided within {_GIVE_UP_SECONDS:g} s")
+            await asyncio.sleep(_POLL_SECONDS)
+        async with session.post(f"/_fake/gates/{gate.name}"):
+            pass

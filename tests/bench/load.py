@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -118,7 +119,7 @@ class LoadResult:
         return self.requests - self.statuses.get("200", 0) + self.failed
 
 
-class _Client(asyncio.Protocol):
+class Client(asyncio.Protocol):
     """One connection. ``until`` bounds the start of requests by the clock, ``each`` by number."""
 
     def __init__(self, request: bytes) -> None:
@@ -176,6 +177,16 @@ class _Client(asyncio.Protocol):
         self.close()
 
 
+async def connect(port: int, requests: Sequence[bytes]) -> list[Client]:
+    """A connection to 127.0.0.1:``port`` for each request; nothing is sent yet."""
+    loop = asyncio.get_running_loop()
+    clients = []
+    for request in requests:
+        _, client = await loop.create_connection(partial(Client, request), "127.0.0.1", port)
+        clients.append(client)
+    return clients
+
+
 async def generate(
     port: int, request: bytes, *, connections: int, seconds: float, each: int | None = None
 ) -> LoadResult:
@@ -184,11 +195,7 @@ async def generate(
 
     All connections are open before the first request. Raises RuntimeError without any answer.
     """
-    loop = asyncio.get_running_loop()
-    clients: list[_Client] = []
-    for _ in range(connections):
-        _, client = await loop.create_connection(lambda: _Client(request), "127.0.0.1", port)
-        clients.append(client)
+    clients = await connect(port, [request] * connections)
     started = time.perf_counter()
     for client in clients:
         client.start(until=started + seconds, each=each)
@@ -223,7 +230,6 @@ def main() -> int:
     parser.add_argument("--request", type=Path, required=True, help="raw bytes to send")
     parser.add_argument("--connections", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--each", type=int, help="at most so many requests on each connection")
     args = parser.parse_args()
     result = uvloop.run(
         generate(
@@ -231,7 +237,6 @@ def main() -> int:
             args.request.read_bytes(),
             connections=args.connections,
             seconds=args.seconds,
-            each=args.each,
         )
     )
     print(json.dumps(asdict(result)))

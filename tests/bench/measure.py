@@ -94,7 +94,6 @@ def generate_load(
     *,
     connections: int,
     seconds: float,
-    each: int | None = None,
 ) -> LoadResult:
     """Run the generator in its own process."""
     path = directory / "request.bin"
@@ -102,8 +101,6 @@ def generate_load(
     command = [sys.executable, "-m", "tests.bench.load", "--port", str(port)]
     command += ["--request", str(path), "--connections", str(connections)]
     command += ["--seconds", str(seconds)]
-    if each is not None:
-        command += ["--each", str(each)]
     output = run_to_end(
         "load generator", command, env=clean_environment(), deadline_s=seconds + _SLACK_SECONDS
     )

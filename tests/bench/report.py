@@ -10,10 +10,16 @@ from pathlib import Path
 import grpc
 
 from extproc.demo.envoy_binary import envoy_command
-from tests.bench.burst import FITS, SENT, Burst
+from tests.bench.engine import EngineCost
 from tests.bench.measure import Sample
+from tests.bench.overshoot import Overshoot
+from tests.bench.report_limits import (
+    Value,
+    engine_values,
+    limits_table,
+    overshoot_values,
+)
 
-Value = str | int | float | None
 Samples = Mapping[str, Sample]
 
 
@@ -54,7 +60,12 @@ def _ratio(samples: Samples) -> float:
 
 
 def flat(
-    samples: Mapping[str, Samples], *, burst: Burst, seconds: float, others_percent: float
+    samples: Mapping[str, Samples],
+    *,
+    overshoot: Mapping[str, Overshoot],
+    engine: EngineCost,
+    seconds: float,
+    others_percent: float,
 ) -> dict[str, Value]:
     """Every measured value under a key of its own; CPU in microseconds, latency in ms."""
     loaded, single, streams = (samples[phase] for phase in ("loaded", "single", "streams"))
@@ -84,16 +95,13 @@ def flat(
     for suffix, sample in (("", single["ours"]), ("_at_32", loaded["ours"])):
         values[f"redis_scripts_per_request{suffix}"] = sample.redis_scripts
         values[f"redis_reads_per_request{suffix}"] = sample.redis_reads
-    values |= {
-        "burst_sent": SENT,
-        "burst_fits": FITS,
-        "burst_admitted": burst.admitted,
-        "overshoot_requests": burst.overshoot_requests,
-        "overshoot_tokens": burst.overshoot_tokens,
-    }
+    values |= overshoot_values(overshoot)
+    values |= engine_values(engine, round_trips_per_request=single["ours"].redis_reads)
     counts = [sample.load for group in samples.values() for sample in group.values()]
     values["answers"] = sum(load.requests for load in counts)
-    values["wrong_answers"] = sum(load.not_200 for load in counts) + burst.other
+    values["wrong_answers"] = sum(load.not_200 for load in counts) + sum(
+        run.other for run in overshoot.values()
+    )
     return values
 
 
@@ -146,10 +154,9 @@ def table(values: Mapping[str, Value]) -> str:
         f"Redis, one client: {shown('redis_scripts_per_request')} scripts and "
         f"{shown('redis_reads_per_request')} socket reads a request; 32 connections: "
         f"{shown('redis_scripts_per_request_at_32')} and {shown('redis_reads_per_request_at_32')}",
-        f"{values['burst_sent']} requests at once on a TPM for {values['burst_fits']}: "
-        f"{values['burst_admitted']} admitted, overshoot {values['overshoot_requests']} requests, "
-        f"{values['overshoot_tokens']} tokens",
         f"{values['answers']} answers, {values['wrong_answers']} of them wrong",
+        "",
+        limits_table(values),
         "",
         "bare: Envoy with only a router. empty: the same messages answered by a Python gRPC "
         "server that does nothing.",

@@ -23,7 +23,7 @@ from extproc.demo.stack import Stack, demo_key
 from extproc.envoyconfig import RenderOptions, render_bootstrap
 from tests.bench.traffic import answer_body
 
-SERVICE, BURST_SERVICE = "svc-bench", "svc-burst"
+SERVICE = "svc-bench"
 # Far above what a machine can send: the limits are checked, and never refuse.
 _RPM, _TPM = 2_000_000_000, 1_000_000_000_000
 _READY_SECONDS = 30.0
@@ -40,7 +40,6 @@ class System:
     envoy_pid: int
     python_pid: int | None = None
     redis_url: str | None = None
-    stack: Stack | None = None
 
 
 def fetch(url: str) -> bytes:
@@ -93,8 +92,8 @@ def _options(upstream_url: str, *, tokenweir_address: str) -> RenderOptions:
         upstream_url=upstream_url,
         listen_port=listen_port,
         admin_port=admin_port,
-        tokenweir_address=tokenweir_address,
-        api_keys={demo_key(service): service for service in (SERVICE, BURST_SERVICE)},
+        tokenweir_addresses=(tokenweir_address,),
+        api_keys={demo_key(SERVICE): SERVICE},
     )
 
 
@@ -117,19 +116,11 @@ def _without_tokenweir(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """Where the measured Envoys send requests, and the provider's own address behind it."""
-
-    url: str
-    provider_url: str
-
-
 @contextmanager
-def upstream(directory: Path) -> Iterator[Upstream]:
-    """An Envoy that answers each request by itself, which costs next to nothing.
+def upstream(directory: Path) -> Iterator[str]:
+    """An Envoy that answers each request by itself, which costs next to nothing; gives its URL.
 
-    Requests with a script for the fake provider go on to that one: streams, and the burst.
+    Requests with a script for the fake provider go on to that one: streams.
     """
     (port,) = free_ports(1)
     provider_url = f"http://127.0.0.1:{port}"
@@ -151,7 +142,7 @@ def upstream(directory: Path) -> Iterator[Upstream]:
         _running("provider", command, directory, ready_url=health),
         _envoy("upstream", config, directory),
     ):
-        yield Upstream(f"http://127.0.0.1:{options.listen_port}", provider_url)
+        yield f"http://127.0.0.1:{options.listen_port}"
 
 
 @contextmanager
@@ -190,7 +181,7 @@ def empty(upstream_url: str, directory: Path) -> Iterator[System]:
 def ours(upstream_url: str, _directory: Path) -> Iterator[System]:
     """Envoy, ``tokenweir serve``, Valkey and SQLite; no reaper, which no request waits for."""
     stack = Stack(
-        services=(SERVICE, BURST_SERVICE),
+        services=(SERVICE,),
         upstream_url=upstream_url,
         envoy_options={"access_log_path": None},
         with_work=False,
@@ -207,7 +198,6 @@ def ours(upstream_url: str, _directory: Path) -> Iterator[System]:
             envoy_pid=envoy_pid,
             python_pid=python_pid,
             redis_url=stack.redis_url,
-            stack=stack,
         )
 
 

@@ -31,7 +31,7 @@ _ANSWER = (
 )
 
 
-def chat_body(*, stream: bool = False, max_tokens: int = 256) -> bytes:
+def chat_body(*, stream: bool = False, max_tokens: int | None = 256) -> bytes:
     """The request's JSON; a streamed one asks for its usage, as it must by OpenAI's API."""
     body: dict[str, Any] = {
         "model": MODEL,
@@ -40,8 +40,9 @@ def chat_body(*, stream: bool = False, max_tokens: int = 256) -> bytes:
             {"role": "user", "content": _QUESTION},
         ],
         "temperature": 0.2,
-        "max_tokens": max_tokens,
     }
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return json.dumps(body).encode()

@@ -188,7 +188,7 @@ async def running(
         "upstream_url": f"http://127.0.0.1:{provider_port}",
         "listen_port": listen,
         "admin_port": admin,
-        "tokenweir_address": address,
+        "tokenweir_addresses": (address,),
         "api_keys": {"key-a": "team-a"},
     }
     config = render_bootstrap(RenderOptions(**{**settings, **options}))

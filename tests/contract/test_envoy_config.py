@@ -42,9 +42,13 @@ INCLUDES = ROOT / "envoy"
 
 VARIATIONS: dict[str, dict[str, Any]] = {
     "tcp": {"upstream_url": HTTP},
-    "dns": {"upstream_url": "http://provider:8000/base", "tokenweir_address": "tokenweir:18070"},
-    "ipv6": {"upstream_url": "http://[::1]:8000", "tokenweir_address": "[::1]:18070"},
-    "unix": {"upstream_url": HTTP, "tokenweir_address": "unix:/run/tokenweir.sock"},
+    "dns": {
+        "upstream_url": "http://provider:8000/base",
+        "tokenweir_addresses": ("tokenweir:18070",),
+    },
+    "ipv6": {"upstream_url": "http://[::1]:8000", "tokenweir_addresses": ("[::1]:18070",)},
+    "unix": {"upstream_url": HTTP, "tokenweir_addresses": ("unix:/run/a.sock", "unix:/run/b.sock")},
+    "several": {"upstream_url": HTTP, "tokenweir_addresses": ("10.0.0.1:18070", "named:18070")},
     "https": {"upstream_url": HTTPS, "upstream_ca_file": certifi.where()},
     "https by address": {"upstream_url": "https://10.0.0.1", "upstream_ca_file": certifi.where()},
     "keys": {"upstream_url": HTTP, "api_keys": KEYS},
@@ -201,8 +205,11 @@ def test_the_includes_folder_is_no_package() -> None:
         ({"upstream_url": "ftp://host"}, "upstream_url"),
         ({"upstream_url": "https://user:secret@host"}, "upstream_url"),
         ({"upstream_url": "http://host:99999"}, "upstream_url"),
-        ({"tokenweir_address": "unix:relative"}, "tokenweir_address"),
-        ({"tokenweir_address": "nowhere"}, "tokenweir_address"),
+        ({"tokenweir_addresses": ("unix:relative",)}, "tokenweir_addresses"),
+        ({"tokenweir_addresses": ("10.0.0.1:1", "nowhere")}, "tokenweir_addresses"),
+        ({"tokenweir_addresses": ()}, "tokenweir_addresses"),
+        ({"tokenweir_addresses": ("host:1", "host:1")}, "tokenweir_addresses"),
+        ({"tokenweir_addresses": ("unix:/run/a.sock", "host:1")}, "tokenweir_addresses"),
         ({"listen_port": 0}, "listen_port"),
         ({"profile": "guess"}, "profile"),
         ({"failure_mode": "ajar"}, "failure_mode"),
@@ -235,7 +242,8 @@ def test_the_command_line_says_the_same_as_the_options(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# whose\nkey-a team-a\n\nkey-b\tteam-b\n", encoding="utf-8")
     line = ["--profile=inline", f"--upstream={HTTP}", "--listen=0.0.0.0:80", "--admin=127.0.0.1:9"]
-    line += ["--tokenweir=unix:/run/t.sock", f"--api-keys={keys}", "--failure-mode=open"]
+    line += ["--tokenweir=unix:/run/t.sock", "--tokenweir=10.0.0.1:18070"]
+    line += [f"--api-keys={keys}", "--failure-mode=open"]
     line += ["--upstream-header", "Authorization: Bearer %ENVIRONMENT(KEY)%"]
     line += ["--unmetered=/v1/models", "--access-log=/dev/stdout", "--no-health-check"]
     assert parse(line) == RenderOptions(
@@ -243,7 +251,7 @@ def test_the_command_line_says_the_same_as_the_options(tmp_path: Path) -> None:
         listen_host="0.0.0.0",
         listen_port=80,
         admin_port=9,
-        tokenweir_address="unix:/run/t.sock",
+        tokenweir_addresses=("unix:/run/t.sock", "10.0.0.1:18070"),
         tokenweir_health_check=False,
         api_keys=KEYS,
         failure_mode="open",

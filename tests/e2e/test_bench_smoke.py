@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.bench.burst import FITS
-
 ROOT = Path(__file__).resolve().parents[2]
 PER_SYSTEM = {
     "bare": [
@@ -46,26 +44,51 @@ OTHERS = [
     "redis_reads_per_request",
     "redis_scripts_per_request_at_32",
     "redis_reads_per_request_at_32",
-    "burst_sent",
-    "burst_fits",
-    "burst_admitted",
-    "overshoot_requests",
-    "overshoot_tokens",
+    "script.two_limits_us",
+    "script.twelve_limits_us",
+    "script.ratio",
+    "reservation.record_bytes",
+    "reservation.total_bytes",
+    "redis.round_trips_per_reserve",
+    "redis.round_trips_per_settle",
+    "redis.round_trips_per_request",
     "answers",
     "wrong_answers",
 ]
+OVERSHOOT = [
+    f"overshoot.{run}.{key}"
+    for run in ("strict", "strict_at_cap", "p95", "mean")
+    for key in (
+        "sent",
+        "admitted",
+        "refused",
+        "limit_tokens",
+        "used_tokens",
+        "overshoot_requests",
+        "overshoot_tokens",
+        "overshoot_percent",
+        "utilisation_percent",
+        "reserved_each_tokens",
+        "accuracy_percent",
+        "over_reservation_percent",
+        "exceeded_percent",
+        "decided_seconds",
+    )
+]
+BURST = 100
 
 
 def test_the_benchmark_measures_everything(tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
-    command = [sys.executable, "-m", "tests.bench", "--seconds", "0.2", "--output", str(output)]
+    command = [sys.executable, "-m", "tests.bench", "--seconds", "0.2", "--burst", str(BURST)]
+    command += ["--output", str(output)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     values = json.loads(output.read_text())
-    keys = {f"{name}_{key}" for name, keys in PER_SYSTEM.items() for key in keys} | set(OTHERS)
-    assert values.keys() == keys
+    keys = {f"{name}_{key}" for name, keys in PER_SYSTEM.items() for key in keys}
+    assert values.keys() == keys | set(OTHERS) | set(OVERSHOOT)
     assert all(value is not None for value in values.values())
     assert values["wrong_answers"] == 0
     assert values["answers"] > 0
@@ -74,5 +97,18 @@ def test_the_benchmark_measures_everything(tmp_path: Path) -> None:
     assert values["ours_messages_per_request"] == 3
     # One script to reserve, one to settle.
     assert values["redis_scripts_per_request"] == 2
-    assert values["burst_admitted"] == FITS
-    assert values["overshoot_tokens"] == 0
+    assert values["redis.round_trips_per_reserve"] == values["redis.round_trips_per_settle"] == 1
+    for run in ("strict", "strict_at_cap", "p95", "mean"):
+        sent = values[f"overshoot.{run}.admitted"] + values[f"overshoot.{run}.refused"]
+        assert sent == values[f"overshoot.{run}.sent"] == BURST
+        # For each of them the terminal has a number of its own.
+        assert f"{values[f'overshoot.{run}.used_tokens']:,}" in done.stdout
+    for run in ("strict", "strict_at_cap"):
+        assert values[f"overshoot.{run}.overshoot_requests"] == 0
+        assert values[f"overshoot.{run}.overshoot_tokens"] == 0
+    # The estimates were learnt: each reserves less than the one before it.
+    reserved = [
+        values[f"overshoot.{run}.reserved_each_tokens"] for run in ("strict", "p95", "mean")
+    ]
+    assert reserved == sorted(reserved, reverse=True)
+    assert reserved[1] != reserved[2]

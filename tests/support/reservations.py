@@ -31,6 +31,7 @@ def request(
     deadline_ms: int = 60_000,
     limit: ServiceLimit | None = None,
     model: str = "gpt-4o",
+    request_id: str = "req-1",
 ) -> ReserveRequest:
     """A reserve call with a fresh id."""
     return ReserveRequest(
@@ -42,7 +43,7 @@ def request(
         deadline_ms=deadline_ms,
         wire_format="openai_chat",
         model=model,
-        request_id="req-1",
+        request_id=request_id,
         limit=limit,
     )
 

@@ -312,6 +312,18 @@ async def test_an_answer_that_is_only_an_error_is_not_billed(provider: FakeProvi
         assert (entry.status, entry.input_tokens, entry.output_tokens_produced) == (200, 0, 0)
 
 
+async def test_a_gate_holds_answers_back_until_it_is_opened(provider: FakeProvider) -> None:
+    waiting = [asyncio.create_task(post(provider, CHAT, "gate=noon")) for _ in range(2)]
+    await post(provider, CHAT, "")
+    while len(provider.journal) < 3:
+        await asyncio.sleep(0.01)
+    assert not any(task.done() for task in waiting)
+    async with aiohttp.ClientSession(provider.url) as session:
+        assert (await session.post("/_fake/gates/noon")).status == 204
+    assert all(b"usage" in answer for answer in await asyncio.gather(*waiting))
+    assert b"usage" in await post(provider, CHAT, "gate=noon")
+
+
 async def test_the_journal_is_served_and_emptied(provider: FakeProvider) -> None:
     await post(provider, CHAT, "output=2;label=one")
     async with aiohttp.ClientSession(provider.url) as session:
