@@ -1,6 +1,7 @@
 --!include integers.lua
 --!include clock.lua
 --!include history.lua
+--!include refusals.lua
 -- reserve: checks requests and tokens of the current minute and takes both, or neither. This is for
 -- simple roots, which have a row of limits; see reserve_policies.lua for the others.
 --
@@ -10,6 +11,7 @@
 -- KEYS[4] usage:output:{root}:   prefix of the output history
 -- KEYS[5] resv:{root}:<id>       hash, the record of this reservation
 -- KEYS[6] pending:{root}         sorted set, open reservations by deadline
+-- KEYS[7] refusals:{root}        list, the last refusals
 -- Windows are named by their UTC minute, which only Redis' own clock may tell; so their prefixes are
 -- declared and the minute is appended here. The hash tag is in the prefix: same slot.
 --
@@ -109,6 +111,15 @@ elseif used_tokens + reserve > tpm then
   refused_by = 'tpm'
 end
 if refused_by then
+  local by = {}
+  if used_requests + 1 > rpm then
+    by[#by + 1] = { 'rpm', rpm == 0 and -1 or reset, rpm, rpm - used_requests }
+  end
+  if tpm == 0 or used_tokens + reserve > tpm then
+    by[#by + 1] = { 'tpm', (tpm == 0 or reserve > tpm) and -1 or reset, tpm, tpm - used_tokens }
+  end
+  keep_refusal(KEYS[7], now, { id = ARGV[1], request_id = ARGV[8], model = ARGV[7] }, input, reserve,
+    0, by)
   return { 'rejected', refused_by, reserve, rpm, math.max(0, rpm - used_requests),
     tpm, math.max(0, tpm - used_tokens), reset, never and -1 or reset }
 end

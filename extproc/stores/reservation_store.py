@@ -148,6 +148,7 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         keys.output_prefix(root),
         keys.reservation(root, request.reservation_id),
         keys.pending(root),
+        keys.refusals(root),
     )
     return names, (
         request.reservation_id,
@@ -179,6 +180,7 @@ def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         keys.output_prefix(root),
         keys.reservation(root, request.reservation_id),
         keys.pending(root),
+        keys.refusals(root),
         *encoded.keys,
     )
     return names, (
