@@ -111,19 +111,18 @@ def _hold_lines(holds: RootHolds) -> Iterator[str]:
 
 def refusal_lines(report: RefusalReport) -> Iterator[str]:
     """One request that was refused."""
-    binding = report.limits[0]
     yield f"refused: request {shown(report.request_id)} at root {report.root}"
     rows = {
         "when": f"{_time(report.refused_at)} ({_span(_since(report.refused_at, report.at))} ago)",
         "reservation": report.reservation_id,
         "model": shown(report.model),
         "asked": _asked(report),
-        "binding": f"{_limit_name(binding)}: {_frees(binding, now=report.at)}",
     }
     yield from _rows(rows)
-    yield "  refused by:"
+    count = len(report.limits) + report.more
+    yield f"  refused by{f' {count} limits, the binding one first' if count > 1 else ''}:"
     for limit in report.limits:
-        yield f"    {_refusing(limit, now=report.at)}"
+        yield from _refusing_lines(limit, now=report.at)
     if report.more:
         yield f"    and {report.more} more"
     yield f"  it would meet now: {_command(report)}"
@@ -142,14 +141,15 @@ def _limit_name(limit: RefusingLimit) -> str:
     return f"{policy_word(policy, limit.version)} {dimension} for {shown(limit.subject)}"
 
 
-def _refusing(limit: RefusingLimit, *, now: datetime) -> str:
+def _refusing_lines(limit: RefusingLimit, *, now: datetime) -> Iterator[str]:
+    frees = _frees(limit, now=now)
     if limit.label.startswith(BLOCK_LABEL):
-        return _limit_name(limit)
+        yield f"    {_limit_name(limit)}: {frees}"
+        return
     period = f" {limit.period}" if limit.period else ""
-    return (
-        f"{_limit_name(limit)}, {limit.algorithm}{period}: asked {limit.asked}, left "
-        f"{limit.remaining} of {limit.limit} {_UNITS[limit.unit]}, {_frees(limit, now=now)}"
-    )
+    yield f"    {_limit_name(limit)}, {limit.algorithm}{period}"
+    left = f"{limit.remaining} of {limit.limit} {_UNITS[limit.unit]}"
+    yield f"      asked {limit.asked}, left {left}; {frees}"
 
 
 def _frees(limit: RefusingLimit, *, now: datetime) -> str:

@@ -93,8 +93,8 @@ async def test_every_kind_of_limit_is_named_as_it_was(world: World) -> None:
         # The counter that refused is the one that holds something.
         assert not has_period or world.client.exists(bucket.key + one.period)
         if one.retry_after_ms is not None:
-            waits = timedelta(milliseconds=one.retry_after_ms)
-            assert one.frees_at == report.refused_at + waits
+            wait = timedelta(milliseconds=one.retry_after_ms)
+            assert one.frees_at == report.refused_at + wait
     waits = [one.retry_after_ms for one in report.limits if one.retry_after_ms is not None]
     assert waits == sorted(waits, reverse=True)
 
@@ -112,10 +112,10 @@ async def test_the_version_is_that_of_the_refusal(world: World) -> None:
         assert report.limits[0].version == version
 
 
-def rewrite(world: World, **fields: object) -> None:
-    """Change the newest note of alice's root."""
-    text: Any = world.client.lindex(keys.refusals(ROOT), 0)
-    world.client.lset(keys.refusals(ROOT), 0, json.dumps({**json.loads(text), **fields}))
+def rewrite(world: World, *, root: str = ROOT, **fields: object) -> None:
+    """Change the newest note of a root."""
+    text: Any = world.client.lindex(keys.refusals(root), 0)
+    world.client.lset(keys.refusals(root), 0, json.dumps({**json.loads(text), **fields}))
 
 
 async def test_a_block_is_no_policy(world: World) -> None:
@@ -142,6 +142,7 @@ async def test_an_id_is_looked_for_at_every_root_or_at_one(world: World) -> None
     for number in (7, 249):
         again = replace(request(root=roots[number], rid=f"r{number}"), request_id="often")
         await world.store.reserve(again)
+        rewrite(world, root=roots[number], at=str(number))
     for root in roots:
         (report,) = await find(world, f"{root}/first")
         assert report.root == root
@@ -218,7 +219,7 @@ async def test_notes_that_are_not_understood_are_left_out(world: World) -> None:
     await refuse(world)
     whole: Any = world.client.lindex(keys.refusals(ROOT), 0)
     assert len(await find(world)) == 1
-    odd: tuple[dict[str, object], ...] = (
+    odd: tuple[dict[str, Any], ...] = (
         {"by": []},
         {"by": {}},
         {"at": "x"},
@@ -255,25 +256,20 @@ async def test_the_command_explains_a_refusal_and_names_the_command_for_now(
     assert "\x1b" not in out
     lines = out.splitlines()
     assert lines[0] == f"refused: request req-1 at root {ROOT}"
-    assert re.fullmatch(r"  when: {8}20\S+ \S+ UTC \(\d+ ms ago\)", lines[1])
+    assert re.fullmatch(r"  when: {8}20\S+ \S+ UTC \(\d+ m?s ago\)", lines[1])
     assert lines[3:5] == [
         "  model:       x?[2J y",
         "  asked:       100 tokens, 90 of them output",
     ]
     fits = r"fits from 20\S+ \S+:00 UTC \(in \d+ s\)"
-    assert re.fullmatch(f"  binding:     p1 v1 total_tpm for user:alice: {fits}", lines[5])
-    assert re.fullmatch(
-        r"    p1 v1 total_tpm for user:alice, minute 20\d{10}: "
-        f"asked 100, left 50 of 250 tokens, {fits}",
-        lines[7],
-    )
-    assert re.fullmatch(
-        f"    service_limit rpm for service:{ROOT}, minute 20\\d{{10}}: "
-        f"asked 1, left 0 of 1 requests, {fits}",
-        lines[8],
-    )
+    assert lines[5] == "  refused by 2 limits, the binding one first:"
+    assert re.fullmatch(r"    p1 v1 total_tpm for user:alice, minute 20\d{10}", lines[6])
+    assert re.fullmatch(f"      asked 100, left 50 of 250 tokens; {fits}", lines[7])
+    service = f"service_limit rpm for service:{ROOT}"
+    assert re.fullmatch(rf"    {service}, minute 20\d{{10}}", lines[8])
+    assert re.fullmatch(f"      asked 1, left 0 of 1 requests; {fits}", lines[9])
     # The command that it names tells the same of now.
-    told = lines[9].partition("it would meet now: ")[2]
+    told = lines[10].partition("it would meet now: ")[2]
     assert told == (
         f"tokenweir explain --service {ROOT} --subject user=alice --model 'x?[2J y' "
         "--tokens 100 --output-tokens 90"
@@ -303,20 +299,25 @@ async def test_the_command_says_what_passes_and_what_does_not(
     await world.ask(rid="r1")
     await refuse(world, 200, rid="r2")
 
-    async def binding(wanted: str) -> str:
+    async def refused_by(wanted: str) -> str:
         assert await command(wanted) == 0
-        return capsys.readouterr().out.partition("binding:")[2].partition("\n")[0].strip()
+        return capsys.readouterr().out.partition("refused by:\n")[2].rpartition("  it would")[0]
 
-    soon = await binding("r2")
+    told = await refused_by("r2")
     assert re.fullmatch(
-        r"p1 v1 concurrent for user:alice: worth a try from .* UTC \((in .*s|passed)\)", soon
+        "    p1 v1 concurrent for user:alice, slots\n      asked 1, left 0 of 1 open requests; "
+        r"worth a try from .* UTC \((in .*s|passed)\)\n",
+        told,
     )
     text: Any = world.client.lindex(keys.refusals(ROOT), 0)
     rewrite(world, at=str(int(json.loads(text)["at"]) - 60_000))
-    assert (await binding("r2")).endswith(" UTC (passed)")
+    assert (await refused_by("r2")).endswith(" UTC (passed)\n")
     await world.apply(policy(rules=rules(Dimension.TOTAL_TPM, 100)))
     await refuse(world, 200, rid="r3")
-    assert await binding("r3") == "p1 v2 total_tpm for user:alice: never fits"
+    assert (await refused_by("r3")).endswith("asked 200, left 100 of 100 tokens; never fits\n")
+    await world.apply(policy(rules=rules(Dimension.RPM, 9)))
     await world.admin.block(Block(scope=Scope.USER, value="alice", reason="", until=None))
     await refuse(world, rid="r4")
-    assert await binding("r4") == "a block of this user: refused until it ends or is lifted"
+    assert await refused_by("r4") == (
+        "    a block of this user: refused until it ends or is lifted\n"
+    )
