@@ -99,9 +99,12 @@ async def test_a_simple_root_notes_what_the_answer_says(
     answers += [await reject_simple(store, cap=590), await reject_simple(store, cap=2000)]
     inspect.cache(rpm=0, tpm=0)
     answers.append(await reject_simple(store, cap=0))
+    # A limit of 0 refuses what asks for nothing too.
+    inspect.cache(rpm=9, tpm=0)
+    answers.append(await reject_simple(store, cap=0, input_tokens=0))
     found = notes(redis_client)[::-1]
     assert [note["by"][0][0] for note in found] == [answer.refused_by for answer in answers]
-    assert [len(note["by"]) for note in found] == [1, 1, 2, 2, 2]
+    assert [len(note["by"]) for note in found] == [1, 1, 2, 2, 2, 1]
     for note, answer in zip(found, answers, strict=True):
         assert int(note["tokens"]) == answer.requested_tokens
         (name, wait, limit, left), *_ = note["by"]

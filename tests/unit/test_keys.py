@@ -13,6 +13,7 @@ def test_names_are_exactly_the_documented_ones() -> None:
     assert keys.output_prefix("a") + "202601020304" == "usage:output:{a}:202601020304"
     assert keys.reservation("a", "r1") == "resv:{a}:r1"
     assert keys.pending("a") == "pending:{a}"
+    assert keys.refusals("a") == "refusals:{a}"
     assert keys.ROOTS == "roots"
     assert keys.minute_prefix("a", "p.rpm.user:u") == "rate:{a}:p.rpm.user:u:"
     assert keys.window("a", "p") == "window:{a}:p"
@@ -29,6 +30,7 @@ def test_all_keys_of_a_root_have_the_root_as_hash_tag() -> None:
         keys.output_prefix("svc"),
         keys.reservation("svc", "r1"),
         keys.pending("svc"),
+        keys.refusals("svc"),
     ]
     assert {name[name.index("{") + 1 : name.index("}")] for name in names} == {"svc"}
 
