@@ -3,38 +3,27 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from extproc.core.buckets import BucketKind, Period, Unit
+from extproc.cli_explain_texts import refusal_lines, reservation_lines, shown, subject_lines
 from extproc.core.errors import SettingsError
-from extproc.core.explain import (
-    Asked,
-    LimitReport,
-    ReservationReport,
-    RootHolds,
-    SubjectReport,
-)
-from extproc.core.explain_rules import policy_word
+from extproc.core.explain import Asked
 from extproc.core.ids import is_valid_id
-from extproc.core.policies import Descriptor, OnExceed, Scope
+from extproc.core.policies import Descriptor, Scope
 from extproc.settings import Settings
 
 EXIT_NOT_FOUND = 1
 # A person waits here, not a request.
 _TIMEOUT_MS = 3000
+_NOTHING = (
+    "nothing is known of {}{}: a reservation that has ended is kept for 15 minutes, and of the "
+    "requests that a limit refused the last 50 of each root, for an hour. What was refused for "
+    "another reason (401, 403, 413, 503) is a log line only"
+)
 _ID_RULE = "1 to 128 letters, digits, '.', '_', ':' or '-'"
-
-_UNITS = {
-    Unit.REQUESTS: "requests",
-    Unit.INPUT: "input tokens",
-    Unit.OUTPUT: "output tokens",
-    Unit.TOTAL: "tokens",
-    Unit.COST: "micro-USD",
-    Unit.SLOT: "open requests",
-}
 
 
 def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +33,9 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="the model that is asked for, with --subject")
     parser.add_argument("--service", help="the service that is asked, with --subject")
     parser.add_argument(
-        "--root", help="whose limits: by default the service, or else the tenant of --subject"
+        "--root",
+        help="whose limits, by default the service, or else the tenant of --subject; with an ID: "
+        "look only there",
     )
     parser.add_argument("--tokens", type=int, help="tokens to reserve, default 1")
     parser.add_argument("--output-tokens", type=int, help="how many of them are expected output")
@@ -53,10 +44,11 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def run_explain_command(args: argparse.Namespace, settings: Settings) -> int:
-    """Look and print; 1 when there is no such reservation. Raises SettingsError for wrong usage."""
+    """Look and print; 1 when nothing is known of an id. Raises SettingsError for wrong usage."""
     from extproc.stores.batcher import RedisBatcher
     from extproc.stores.explain import explain_subject
     from extproc.stores.explain_records import explain_reservation
+    from extproc.stores.explain_refusals import explain_refusals
     from extproc.stores.sql import Database
 
     question = _question(args)
@@ -64,19 +56,23 @@ async def run_explain_command(args: argparse.Namespace, settings: Settings) -> i
     redis = RedisBatcher(url=settings.redis.url, timeout_ms=_TIMEOUT_MS, max_connections=1)
     try:
         if isinstance(question, str):
-            found = await explain_reservation(redis, database, root=args.root, wanted_id=question)
-            if not found:
-                print(
-                    f"no record of {_shown(question)} at root {args.root}: a refused request has "
-                    "none (try --subject), and one that has ended is kept for 15 minutes",
-                    file=sys.stderr,
-                )
+            where = {"wanted_id": question, "root": args.root}
+            refusals = await explain_refusals(redis, database, **where)
+            reservations = await explain_reservation(redis, database, **where)
+            if not refusals and not reservations:
+                at_root = "" if args.root is None else f" at root {args.root}"
+                print(_NOTHING.format(shown(question), at_root), file=sys.stderr)
                 return EXIT_NOT_FOUND
-            _print(args, [asdict(one) for one in found], *map(_reservation_lines, found))
+            plain = {
+                "refusals": [asdict(one) for one in refusals],
+                "reservations": [asdict(one) for one in reservations],
+            }
+            texts = (*map(refusal_lines, refusals), *map(reservation_lines, reservations))
+            _print(args, plain, *texts)
         else:
             descriptor, asked = question
             report = await explain_subject(redis, database, descriptor=descriptor, asked=asked)
-            _print(args, asdict(report), _subject_lines(report))
+            _print(args, asdict(report), subject_lines(report))
     finally:
         await redis.close()
         await database.close()
@@ -104,9 +100,8 @@ def _question(args: argparse.Namespace) -> str | tuple[Descriptor, Asked]:
         for name in only_subject:
             if getattr(args, name) is not None:
                 raise SettingsError(f"--{name.replace('_', '-')}", "goes with --subject")
-        if args.root is None:
-            raise SettingsError("--root", "is needed with an ID")
-        _check_id("--root", args.root)
+        if args.root is not None:
+            _check_id("--root", args.root)
         return str(args.id)
     if args.model is None:
         raise SettingsError("--model", "is needed with --subject")
@@ -144,144 +139,3 @@ def _subject(text: str | None) -> dict[Scope, str]:
 def _check_id(key: str, value: str) -> None:
     if not is_valid_id(value):
         raise SettingsError(key, _ID_RULE)
-
-
-def _subject_lines(report: SubjectReport) -> Iterator[str]:
-    view = f", policies {report.version}" if report.version else ""
-    origin = "in force" if report.cached else "from SQL, not cached yet"
-    yield f"root {report.root}: {report.state}{view} ({origin})"
-    if report.sql_differs:
-        yield "  SQL says otherwise: was SQL changed without `DEL config:{ROOT}`?"
-    who = ", ".join(f"{scope} {_shown(value)}" for scope, value in report.subject.items())
-    asked = report.asked
-    output = "" if asked.output_tokens is None else f", {asked.output_tokens} of them output"
-    cost = f", {asked.cost_micros} micro-USD" if asked.cost_micros else ""
-    yield (
-        f"request: {who or 'nobody'}, model {_shown(report.model)}, "
-        f"{asked.tokens} tokens{output}{cost}"
-    )
-    if Scope.PROVIDER not in report.subject:
-        yield "  no provider=... in the subject: limits of providers are left out"
-    if report.blocked_by is not None:
-        block = report.blocked_by
-        until = "for ever" if block.until is None else f"until {_time(block.until)}"
-        reason = f": {_shown(block.reason)}" if block.reason else ""
-        yield f"blocked: {block.scope} {_shown(block.value)} {until}{reason}"
-    because = f" ({report.binding})" if report.binding else ""
-    at = f", at {_time(report.fits_at)}" if report.fits_in_ms and report.fits_at else ""
-    yield f"would fit: {_wait(report.fits_in_ms)}{at}{because}"
-    yield f"limits: {len(report.limits) or 'none apply'}"
-    for limit in report.limits:
-        yield from _limit_lines(limit, root=report.root)
-    for holds in report.holds:
-        yield from _hold_lines(holds)
-
-
-def _limit_lines(limit: LimitReport, *, root: str) -> Iterator[str]:
-    where = f"{limit.scope} {_shown(limit.value)}"
-    if limit.subject != f"{limit.scope}:{limit.value}":
-        where += f", here {_shown(limit.subject)}"
-    model = f", model {_shown(limit.model)}" if limit.model != "*" else ""
-    across = f", across roots at {limit.root}" if limit.root != root else ""
-    mode = limit.mode.value if limit.on_exceed is OnExceed.REFUSE else f"{limit.mode}, record only"
-    yield f"  {policy_word(limit.policy, limit.version)} {limit.dimension}: {where}{model}{across}"
-    yield f"      {_algorithm(limit)}, {mode}"
-    other = ""
-    if limit.limit != limit.policy_limit:
-        until = "" if limit.override_until is None else f" until {_time(limit.override_until)}"
-        other = f" (override{until}; else {limit.policy_limit})"
-    held = "" if limit.held is None else f", held {limit.held}"
-    latest = " at the latest" if limit.algorithm is BucketKind.SLOTS and limit.fits_in_ms else ""
-    voice = "" if limit.refuses else ", but would not refuse"
-    yield f"      limit {limit.limit}{other}, used {limit.used}{held}, left {limit.remaining}"
-    fits = f"{_wait(limit.fits_in_ms)}{latest}{voice}"
-    yield f"      another {limit.asked} {_UNITS[limit.unit]} fit: {fits}"
-
-
-def _algorithm(limit: LimitReport) -> str:
-    match limit.algorithm:
-        case BucketKind.SLIDING:
-            return f"sliding window of {limit.window_seconds} s"
-        case BucketKind.BUCKET:
-            return f"token bucket of {limit.burst}, refilled by the limit a minute"
-        case BucketKind.QUOTA:
-            return f"quota of the {'contract ' * (limit.period is Period.CYCLE)}{limit.period}"
-        case BucketKind.SLOTS:
-            return "open at the same time"
-        case BucketKind.MINUTE:
-            return "minute by the clock"
-
-
-def _hold_lines(holds: RootHolds) -> Iterator[str]:
-    more = f", the first {len(holds.first)}" if holds.open > len(holds.first) else ""
-    yield f"open at {holds.root}: {holds.open}{more}"
-    for hold in holds.first:
-        age = "?" if hold.age_ms is None else _span(hold.age_ms)
-        late = ", overdue" if hold.overdue else ""
-        yield (
-            f"  {hold.reservation_id}: {hold.reserved_tokens} tokens, {_shown(hold.model)}, "
-            f"for {age}, until {_time(hold.deadline)} at most{late}"
-        )
-
-
-def _reservation_lines(report: ReservationReport) -> Iterator[str]:
-    yield f"reservation {report.reservation_id} at root {report.root}"
-    rows: Mapping[str, str] = {
-        "request": _shown(report.request_id),
-        "model": f"{_shown(report.model)} ({report.wire_format})" if report.model else "",
-        "state": report.state,
-        "outcome": f"{report.outcome} (said by {report.source})" if report.outcome else "",
-        "knowledge": report.knowledge,
-        "reserved": _amount(report.reserved_tokens, report.reserved_cost_micros),
-        "charged": _amount(report.charged_tokens, report.charged_cost_micros),
-        "admitted": _maybe(report.admitted_at) or "never: it was released first",
-        "deadline": _maybe(report.deadline),
-        "ended": _maybe(report.ended_at),
-        "kept until": _maybe(report.forgotten_at),
-        "admitted by": ", ".join(report.policies),
-    }
-    for name, value in rows.items():
-        if value:
-            yield f"  {name + ':':<12} {value}"
-    for taken in report.taken:
-        period = f" {taken.period}" if taken.period else ""
-        shadow = ", would have refused (shadow)" if taken.shadow_refused else ""
-        yield (
-            f"    {taken.label} for {_shown(taken.subject)}, {taken.algorithm}{period}: "
-            f"reserved {taken.reserved}, charged {taken.charged} {_UNITS[taken.unit]}{shadow}"
-        )
-
-
-def _amount(tokens: int, cost: int | None) -> str:
-    return f"{tokens} tokens" + ("" if cost is None else f", {cost} micro-USD")
-
-
-def _wait(milliseconds: int | None) -> str:
-    if milliseconds is None:
-        return "never"
-    return f"in {_span(milliseconds)}" if milliseconds else "now"
-
-
-def _span(milliseconds: int) -> str:
-    """Days to seconds, rounded up, so that whoever waits is not early."""
-    if milliseconds < 1000:
-        return f"{max(0, milliseconds)} ms"
-    left, parts = -(-milliseconds // 1000), []
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts)
-
-
-def _maybe(moment: datetime | None) -> str:
-    return "" if moment is None else _time(moment)
-
-
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _shown(text: str) -> str:
-    """A client's text, without what would speak to the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

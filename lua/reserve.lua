@@ -2,6 +2,7 @@
 --!include clock.lua
 --!include history.lua
 --!include idempotency.lua
+--!include refusals.lua
 -- reserve: checks requests and tokens of the current minute and takes both, or neither. This is for
 -- simple roots, which have a row of limits; see reserve_policies.lua for the others.
 --
@@ -11,7 +12,8 @@
 -- KEYS[4] usage:output:{root}:   prefix of the output history
 -- KEYS[5] resv:{root}:<id>       hash, the record of this reservation
 -- KEYS[6] pending:{root}         sorted set, open reservations by deadline
--- KEYS[7] idem:{root}:<digest>   hash, where the client gave an idempotency key
+-- KEYS[7] refusals:{root}        list, the last refusals
+-- KEYS[8] idem:{root}:<digest>   hash, where the client gave an idempotency key
 -- Windows are named by their UTC minute, which only Redis' own clock may tell; so their prefixes are
 -- declared and the minute is appended here. The hash tag is in the prefix: same slot.
 --
@@ -79,7 +81,7 @@ end
 local before
 if ARGV[16] ~= '' then
   local conflict
-  conflict, before = earlier_attempt(KEYS[7], ARGV[15], KEYS[5], ARGV[1])
+  conflict, before = earlier_attempt(KEYS[8], ARGV[15], KEYS[5], ARGV[1])
   if conflict then
     return { 'conflict', conflict }
   end
@@ -122,6 +124,15 @@ elseif used_tokens + reserve > tpm then
   refused_by = 'tpm'
 end
 if refused_by then
+  local by = {}
+  if used_requests + 1 > rpm then
+    by[#by + 1] = { 'rpm', rpm == 0 and -1 or reset, rpm, rpm - used_requests }
+  end
+  if tpm == 0 or used_tokens + reserve > tpm then
+    by[#by + 1] = { 'tpm', (tpm == 0 or reserve > tpm) and -1 or reset, tpm, tpm - used_tokens }
+  end
+  keep_refusal(KEYS[7], now, { id = ARGV[1], request_id = ARGV[8], model = ARGV[7] }, input, reserve,
+    0, by)
   return { 'rejected', refused_by, reserve, rpm, math.max(0, rpm - used_requests),
     tpm, math.max(0, tpm - used_tokens), reset, never and -1 or reset }
 end
@@ -148,7 +159,7 @@ if ARGV[16] ~= '' then
   if before then
     redis.call('HSET', KEYS[5], 'before', before)
   end
-  remember_attempt(KEYS[7], ARGV[15], ARGV[1], ARGV[16])
+  remember_attempt(KEYS[8], ARGV[15], ARGV[1], ARGV[16])
 end
 redis.call('PEXPIRE', KEYS[5], digits(deadline + RECORD_SLACK_MS))
 redis.call('ZADD', KEYS[6], digits(now + deadline), ARGV[1])

@@ -9,6 +9,7 @@
 --!include look.lua
 --!include take.lua
 --!include idempotency.lua
+--!include refusals.lua
 -- reserve_policies: reserve.lua for a root with policies: checks all counters, takes from all or none.
 --
 -- KEYS[1] config:{root}          hash, the version of the view in force and the view
@@ -16,7 +17,8 @@
 -- KEYS[3] resv:{root}:<id>       hash, the record of this reservation
 -- KEYS[4] pending:{root}         sorted set, open reservations by deadline
 -- KEYS[5] usage:output:{root}:model:<word>:   prefix of the model's output history
--- KEYS[6..] the counters, up to the minute or period where they have one (see reserve.lua)
+-- KEYS[6] refusals:{root}        list, the last refusals
+-- KEYS[7..] the counters, up to the minute or period where they have one (see reserve.lua)
 -- and last   idem:{root}:<digest>, where the client gave an idempotency key
 --
 -- ARGV[1] reservation id         ARGV[11] margin in percent
@@ -44,7 +46,7 @@
 -- A hash whose values are longer than this needs twice the memory.
 local CHUNK = 64
 -- KEYS before those of the counters.
-local COUNTERS_AFTER = 5
+local COUNTERS_AFTER = 6
 
 local id, record = ARGV[1], KEYS[3]
 local now = now_ms()
@@ -148,6 +150,16 @@ for i, counter in ipairs(counters) do
   end
 end
 if #refusals > 0 then
+  local names, by = {}, {}
+  for name in ARGV[20]:gmatch('[^;]+') do
+    names[#names + 1] = name
+  end
+  for i = 1, #refusals, 2 do
+    local index = refusals[i]
+    by[#by + 1] = { names[index], refusals[i + 1], counters[index][3], lefts[index] }
+  end
+  keep_refusal(KEYS[6], now, { id = id, request_id = ARGV[18], model = ARGV[17] }, input,
+    input + output, cost, by)
   return { 'exceeded', input + output, cost, states, refusals, shadow }
 end
 

@@ -132,6 +132,48 @@ class RootHolds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusingLimit:
+    """One limit that refused a request, as it was then; amounts are in ``unit``.
+
+    ``label`` is "block/scope" for a block, which has no subject; otherwise the policy's and the
+    dimension's, and a value that is no id is shown as a hash. ``remaining`` is negative where more
+    was used than allowed. ``retry_after_ms`` and ``frees_at`` are when it said that the request
+    would fit, if nothing more came; None: never.
+    """
+
+    label: str
+    version: int | None
+    subject: str
+    algorithm: BucketKind
+    unit: Unit
+    period: str
+    asked: int
+    limit: int
+    remaining: int
+    retry_after_ms: int | None
+    frees_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalReport:
+    """A request that limits refused at ``refused_at``; ``at`` is now.
+
+    ``asked`` is what it would have reserved. ``limits`` refused, and the first of them lasts
+    longest: it is the one that the answer was about. ``more`` did too and are not kept.
+    """
+
+    at: datetime
+    root: str
+    reservation_id: str
+    request_id: str
+    model: str
+    refused_at: datetime
+    asked: Asked
+    limits: tuple[RefusingLimit, ...]
+    more: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectReport:
     """All about one kind of request at ``at``.
 
@@ -139,7 +181,8 @@ class SubjectReport:
     whether Redis holds it. ``sql_differs``: the cache would decide by other limits than SQL holds,
     so somebody changed SQL and did not delete the cache key. ``fits_in_ms`` is when the request
     would fit if nothing more came (0: now, None: never), by the policies of now; ``binding`` is the
-    label of what it waits for, or "block", "disabled", "unknown".
+    label of what it waits for, or "block", "disabled", "unknown". ``refusals`` are the last ones of
+    the roots, whoever was refused, the newest first.
     """
 
     at: datetime
@@ -157,6 +200,7 @@ class SubjectReport:
     fits_at: datetime | None
     binding: str | None
     holds: tuple[RootHolds, ...]
+    refusals: tuple[RefusalReport, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,11 +38,13 @@ Send = Callable[[dict[str, str]], Awaitable[str]]
 
 
 class Tour:
-    """The steps, and what they came to. ``requests`` and ``refused`` count what the clients saw."""
+    """The steps, and what they came to. ``requests`` and ``refused`` count what the clients saw;
+    ``over_tokens`` is Envoy's id of the request that the limit of tokens refused."""
 
     def __init__(self, stack: Stack, books: Books) -> None:
         self.rows: list[Row] = []
         self.refused = 0
+        self.over_tokens = ""
         self._stack = stack
         self._books = books
         self._clients = AsyncExitStack()
@@ -125,7 +127,8 @@ class Tour:
         await self._room_in_minute()
         for number in (1, 2):
             step = f"request {number}, 300 tokens a minute"
-            await self._step(step, TPM, "output=200", self._chat(TPM, max_tokens=200))
+            send = self._chat(TPM, max_tokens=200)
+            self.over_tokens = await self._step(step, TPM, "output=200", send)
 
     async def _failures(self) -> None:
         await self._step("upstream answers 500", CHAT, "status=500", self._chat(CHAT))
@@ -209,17 +212,19 @@ class Tour:
             print(f"(waiting {left:.0f} s for the next minute)", flush=True)
             await asyncio.sleep(left + 0.05)
 
-    async def _step(self, step: str, service: str, script: str, send: Send) -> None:
-        """Send one request, wait until its reservation has ended, and show what it came to."""
+    async def _step(self, step: str, service: str, script: str, send: Send) -> str:
+        """Send one request, wait until its reservation has ended, and show what it came to. Returns
+        the request id that an error answer tells, or an empty text."""
         label = f"step-{len(self.rows)}"
         headers = {"x-fake": f"{script};label={label}" if script else f"label={label}"}
-        remaining = None
+        remaining, request_id = None, ""
         try:
             status = await send(headers)
         except (openai.APIStatusError, anthropic.APIStatusError) as error:
             status = _error_status(error)
             told = error.response.headers.get("x-ratelimit-remaining-tokens")
             remaining = int(told) if told is not None else None
+            request_id = error.response.headers.get("x-request-id", "")
         except (openai.APIConnectionError, anthropic.APIConnectionError) as error:
             status = type(error).__name__
         entry, record = await self._ended(label)
@@ -231,6 +236,7 @@ class Tour:
             row = await self._admitted_row(step, service, status, entry, record)
         self.rows.append(row)
         print(line(row), flush=True)
+        return request_id
 
     async def _admitted_row(
         self, step: str, service: str, status: str, entry: JournalEntry, record: Record | None
@@ -307,7 +313,8 @@ async def _run(stack: Stack) -> int:
     requests, refused = tour.requests, tour.refused
     if requests != totals.admitted + refused:
         print(f"{requests} requests, but {totals.admitted} admitted and {refused} refused")
-    print()
+    print(f"\n$ tokenweir explain {tour.over_tokens}")
+    print(await asyncio.to_thread(stack.cli, "explain", tour.over_tokens))
     print(
         f"demo: requests={requests} admitted={totals.admitted} refused={refused}"
         f" settled={totals.settled} released={totals.released}"

@@ -70,7 +70,7 @@ def _wait_for_interrupt() -> None:
 
 
 def welcome(stack: Stack) -> str:
-    """Where everything is, requests to try, and how limits are changed."""
+    """Where everything is, requests to try, how limits are changed and refusals explained."""
     keys = "\n".join(
         f"  {demo_key(service)}  {rpm} requests and {tpm} tokens a minute"
         for service, (rpm, tpm) in DEFAULT_LIMITS.items()
@@ -95,6 +95,9 @@ Change limits, in force for the next request (in another terminal)
   export TOKENWEIR_REDIS__URL={shlex.quote(stack.redis_url)}
   export TOKENWEIR_DATABASE__URL={shlex.quote(stack.database_url)}
   {_this_command()} limits set {DEFAULT_SERVICES[0]} --rpm 60 --tpm 10000
+
+Why was a request refused? (with the same two variables)
+  {_this_command()} explain REQUEST_ID  # x-request-id of the answer
 
 Ctrl-C stops everything."""
 

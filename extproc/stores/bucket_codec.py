@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from extproc.core.buckets import Bucket, BucketKind, Period, Unit
 from extproc.core.limits import MAX_LIMIT
+from extproc.core.policies import ANY, SERVICE_LIMIT, Dimension, Scope
 from extproc.stores import keys
-from extproc.stores.record_words import shorten
+from extproc.stores.record_words import lengthen, shorten
 
 _KINDS = {
     BucketKind.MINUTE: "m",
@@ -23,6 +24,7 @@ _UNITS = {
     Unit.COST: "c",
     Unit.SLOT: "s",
 }
+_PERIODS = {Period.DAY: "d", Period.MONTH: "m", Period.CYCLE: "c"}
 _BEGINNINGS = {
     BucketKind.MINUTE: keys.minute_prefix("", "").partition("{")[0],
     BucketKind.SLIDING: keys.window("", "").partition("{")[0],
@@ -30,6 +32,12 @@ _BEGINNINGS = {
     BucketKind.SLOTS: keys.slots("", "").partition("{")[0],
     BucketKind.QUOTA: keys.quota_prefix("", "").partition("{")[0],
 }
+_KIND_OF = {letter: kind for kind, letter in _KINDS.items()}
+_UNIT_OF = {letter: unit for unit, letter in _UNITS.items()}
+_PERIOD_OF = {letter: period for period, letter in _PERIODS.items()}
+# The counters of a simple root, as a record of a root with policies would keep them.
+SIMPLE_RPM = f"mr|{keys.rpm_prefix('')}"
+SIMPLE_TPM = f"mt|{keys.tpm_prefix('')}"
 # A script may take from so many counters at most: it blocks Redis while it runs.
 MAX_BUCKETS = 64
 
@@ -43,6 +51,19 @@ class EncodedBuckets:
     for_record: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedCounter:
+    """What a record says of one counter. ``label`` and ``subject`` are as in ``Bucket``, but of a
+    value that is no id only the hash is known, and the counter of a block has no subject."""
+
+    label: str
+    subject: str
+    kind: BucketKind
+    unit: Unit
+    period: Period = Period.NONE
+    period_id: str = ""
+
+
 def encode(root: str, buckets: tuple[Bucket, ...]) -> EncodedBuckets:
     """Raises ValueError for counters that the scripts could not keep apart or find again."""
     if len(buckets) > MAX_BUCKETS:
@@ -50,11 +71,40 @@ def encode(root: str, buckets: tuple[Bucket, ...]) -> EncodedBuckets:
     names = tuple(bucket.key for bucket in buckets)
     if len(set(names)) < len(names):
         raise ValueError(f"two limits share one counter: {sorted(names)}")
-    tag = f"{{{root}}}"
     return EncodedBuckets(
         keys=names,
         for_script=json.dumps([_for_script(bucket) for bucket in buckets], separators=(",", ":")),
-        for_record=shorten(";".join(_for_record(tag, bucket) for bucket in buckets)),
+        for_record=shorten(";".join(for_record(root, bucket) for bucket in buckets)),
+    )
+
+
+def decode(root: str, text: str) -> NamedCounter:
+    """The reverse of ``for_record``, shortened or not. Raises ValueError for what it never wrote."""
+    text = lengthen(text)
+    head, _, tail = text.partition("|")
+    try:
+        kind, unit = _KIND_OF[head[0]], _UNIT_OF[head[1]]
+        period = _PERIOD_OF[head[2]] if kind is BucketKind.QUOTA else Period.NONE
+    except (IndexError, KeyError) as error:
+        raise ValueError(f"not a counter: {text!r:.80}") from error
+    if text in (SIMPLE_RPM, SIMPLE_TPM):
+        dimension = Dimension.RPM if text == SIMPLE_RPM else Dimension.TOTAL_TPM
+        label, subject = f"{SERVICE_LIMIT}/{dimension}", f"{Scope.SERVICE}:{root}"
+        return NamedCounter(label=label, subject=subject, kind=kind, unit=unit)
+    suffix = tail.removeprefix(":")
+    if kind in (BucketKind.MINUTE, BucketKind.QUOTA):
+        suffix = suffix.removesuffix(":")
+    policy, _, rest = suffix.partition(".")
+    what, _, subject = rest.partition(".")
+    if subject and ":" not in subject:
+        subject = f"{subject}:{ANY}"
+    return NamedCounter(
+        label=f"{policy}/{what}",
+        subject=subject,
+        kind=kind,
+        unit=unit,
+        period=period,
+        period_id=head[3:],
     )
 
 
@@ -78,7 +128,12 @@ def _for_script(bucket: Bucket) -> list[str | int]:
             return entry
 
 
-def _for_record(tag: str, bucket: Bucket) -> str:
+def for_record(root: str, bucket: Bucket) -> str:
+    """A counter as a record keeps it (see lua/include/correct.lua), and a refusal.
+
+    Raises ValueError for a counter of another root.
+    """
+    tag = f"{{{root}}}"
     before, found, after = bucket.key.partition(tag)
     if not found or "|" in bucket.key or ";" in bucket.key:
         raise ValueError(f"not a counter of {tag}: {bucket.key}")
@@ -90,12 +145,6 @@ def _for_record(tag: str, bucket: Bucket) -> str:
 
 
 def _period(bucket: Bucket) -> str:
-    match bucket.period:
-        case Period.DAY:
-            return "d"
-        case Period.MONTH:
-            return "m"
-        case Period.CYCLE:
-            return "c" + bucket.period_id
-        case _:
-            raise ValueError(f"{bucket.label}: a quota needs a period")
+    if bucket.period is Period.NONE:
+        raise ValueError(f"{bucket.label}: a quota needs a period")
+    return _PERIODS[bucket.period] + (bucket.period_id if bucket.period is Period.CYCLE else "")

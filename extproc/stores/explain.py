@@ -41,11 +41,15 @@ from extproc.core.resolve import BLOCK_LABEL, resolve
 from extproc.core.views import from_json, to_json, version_of
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
+from extproc.stores.bucket_codec import for_record
+from extproc.stores.explain_lookups import read_now_ms
+from extproc.stores.explain_refusals import last_refusals
 from extproc.stores.policy_table import PolicyTable
 from extproc.stores.sql import Database
 from extproc.stores.views import bucket_key
 
 MOST_HOLDS = 20
+MOST_REFUSALS = 10
 # Entries of a sliding window: read so many at once, and so many pages at most.
 _PAGE = 1000
 _MOST_PAGES = 100
@@ -58,6 +62,7 @@ async def explain_subject(
     descriptor: Descriptor,
     asked: Asked | None = None,
     most_holds: int = MOST_HOLDS,
+    most_refusals: int = MOST_REFUSALS,
 ) -> SubjectReport:
     """Which limits a request of ``descriptor`` meets, what they hold, and when ``asked`` would fit.
 
@@ -88,6 +93,8 @@ async def explain_subject(
     # A block has a counter too, which never admits; it is told by itself.
     counters = [one for one in placed(resolved, root) if not one[1].label.startswith(BLOCK_LABEL)]
     limits = await asyncio.gather(*(report(*counter) for counter in counters))
+    roots = tuple(dict.fromkeys([root, *resolved.across]))
+    shown = {(where, for_record(where, one)): one.subject for where, one in counters}
     wait, binding = when_all_fit(in_force.state, resolved.blocked_by, limits, now)
     return SubjectReport(
         at=now,
@@ -108,11 +115,9 @@ async def explain_subject(
         fits_in_ms=wait,
         fits_at=None if wait is None else now + timedelta(milliseconds=wait),
         binding=binding,
-        holds=tuple(
-            [
-                await read_holds(redis, each, now=now_ms, most=most_holds)
-                for each in dict.fromkeys([root, *resolved.across])
-            ]
+        holds=tuple([await read_holds(redis, each, now=now_ms, most=most_holds) for each in roots]),
+        refusals=await last_refusals(
+            redis, database, roots=roots, most=most_refusals, subjects=shown
         ),
     )
 
@@ -149,12 +154,6 @@ async def _cached(redis: RedisBatcher, root: str) -> _InForce | None:
     except (TypeError, ValueError):  # of another release, or spoilt: workers ask SQL too
         return None
     return _InForce(state, PolicySet(root=root, service=service), "")
-
-
-async def read_now_ms(redis: RedisBatcher) -> int:
-    """Redis' clock, by which everything is counted."""
-    seconds, micros = await redis.command("TIME")
-    return int(seconds) * 1000 + int(micros) // 1000
 
 
 async def read_counter(redis: RedisBatcher, bucket: Bucket, *, amount: int, now: int) -> Reading:

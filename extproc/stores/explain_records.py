@@ -1,28 +1,26 @@
-"""`explain` for a reservation: what its record says. Refused requests leave no record."""
+"""`explain` for a reservation: what its record says. Refused requests leave none: see refusals."""
 
 import asyncio
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, or_, select
-
-from extproc.core.buckets import BucketKind, Period, Unit
+from extproc.core.buckets import BucketKind, Unit
 from extproc.core.explain import ReservationReport, TakenReport
 from extproc.core.explain_rules import cost_of, moment_of, period_name, policy_word
 from extproc.core.ids import is_valid_id
-from extproc.core.policies import ANY, SERVICE_LIMIT, Dimension, Scope
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
-from extproc.stores.explain import read_now_ms
-from extproc.stores.record_words import lengthen
+from extproc.stores.bucket_codec import SIMPLE_RPM, SIMPLE_TPM, NamedCounter, decode
+from extproc.stores.explain_lookups import (
+    is_request,
+    pages_of_keys,
+    policy_versions,
+    read_now_ms,
+)
 from extproc.stores.sql import Database
-from extproc.stores.tables import limit_policy
 
 MOST_RECORDS = 20
-_PAGE = 1000
-# How long an ended record is kept (lua/include/ending.lua), and of a request id (the store's note).
+# How long an ended record is kept (lua/include/ending.lua).
 _RECORD_TTL_MS = 900_000
-_MAX_NOTE_CHARACTERS = 256
 
 _KNOWLEDGE = {
     0: "nothing yet: still open",
@@ -30,43 +28,28 @@ _KNOWLEDGE = {
     2: "counted: the answer's text, by our tokenizer",
     3: "known: the provider's own usage, or certainly nothing was used",
 }
-# The reverse of stores/bucket_codec.py.
-_KINDS = {
-    "m": BucketKind.MINUTE,
-    "w": BucketKind.SLIDING,
-    "b": BucketKind.BUCKET,
-    "s": BucketKind.SLOTS,
-    "q": BucketKind.QUOTA,
-}
-_UNITS = {
-    "r": Unit.REQUESTS,
-    "i": Unit.INPUT,
-    "o": Unit.OUTPUT,
-    "t": Unit.TOTAL,
-    "c": Unit.COST,
-    "s": Unit.SLOT,
-}
-_PERIODS = {"d": Period.DAY, "m": Period.MONTH, "c": Period.CYCLE}
 
 
 async def explain_reservation(
     redis: RedisBatcher,
     database: Database,
     *,
-    root: str,
     wanted_id: str,
+    root: str | None = None,
     most: int = MOST_RECORDS,
 ) -> tuple[ReservationReport, ...]:
-    """The record of reservation ``wanted_id``, or those of Envoy's request of that id, at ``root``.
+    """The record of reservation ``wanted_id``, or those of Envoy's request of that id.
 
-    A request id is found by looking at every key of Redis, a page at a time: for people, not for
-    programs. One request id may have several records (meshes send it with many calls); ``most`` are
-    looked for. Empty: there is none (any more). Raises StoreUnavailableError.
+    Without a reservation's ``root`` and id, it is found by looking at every key of Redis. One
+    request id may have several records (meshes send it with many calls, and limits across roots
+    have their own); ``most`` are looked for. Empty: there is none (any more). Raises
+    StoreUnavailableError.
     """
-    ids = [wanted_id]
-    if not is_valid_id(wanted_id) or not await _exists(redis, root, wanted_id):
-        ids = await _ids_of_request(redis, root, wanted_id, most=most)
-    reports = [await _report(redis, database, root, each) for each in ids]
+    if root is not None and is_valid_id(wanted_id) and await _exists(redis, root, wanted_id):
+        ids = [(root, wanted_id)]
+    else:
+        ids = await _search(redis, wanted_id, root=root, most=most)
+    reports = [await _report(redis, database, *each) for each in ids]
     return tuple(report for report in reports if report is not None)
 
 
@@ -74,22 +57,21 @@ async def _exists(redis: RedisBatcher, root: str, reservation_id: str) -> bool:
     return bool(await redis.command("EXISTS", keys.reservation(root, reservation_id)))
 
 
-async def _ids_of_request(
-    redis: RedisBatcher, root: str, request_id: str, *, most: int
-) -> list[str]:
-    prefix = keys.reservation_prefix(root)
-    # As it was kept.
-    wanted = request_id[:_MAX_NOTE_CHARACTERS].encode("utf-8", "replace").decode()
-    found: dict[str, None] = {}
-    cursor = "0"
-    while True:
-        cursor, names = await redis.command("SCAN", cursor, "MATCH", prefix + "*", "COUNT", _PAGE)
+async def _search(
+    redis: RedisBatcher, wanted: str, *, root: str | None, most: int
+) -> list[tuple[str, str]]:
+    """Root and id of the records."""
+    pattern = keys.reservation_prefix("*" if root is None else root) + "*"
+    found: dict[tuple[str, str], None] = {}
+    async for names in pages_of_keys(redis, pattern):
         notes = await asyncio.gather(*(redis.command("HGET", n, "request_id") for n in names))
         for name, note in zip(names, notes, strict=True):
-            if note == wanted:
-                found[name.removeprefix(prefix)] = None  # SCAN may name a key twice
-        if cursor == "0" or len(found) >= most:
-            return list(found)[:most]
+            where, _, reservation_id = name.partition("{")[2].partition("}:")
+            if reservation_id == wanted or (note and is_request(wanted, note)):
+                found[where, reservation_id] = None
+        if len(found) >= most:
+            break
+    return list(found)[:most]
 
 
 async def _report(
@@ -109,12 +91,8 @@ async def _report(
     at = int(record["at"]) if "at" in record else None
     prices = _prices(record)
     taken = _Taken(root, record)
-    labels, versions = taken.labels(), {}
-    if at is not None and labels:
-        names = sorted({label.partition("/")[0] for label in labels} - {SERVICE_LIMIT})
-        versions = await database.run(
-            lambda connection: _versions(connection, names, moment_of(at))
-        )
+    labels = taken.labels()
+    versions = {} if at is None else await policy_versions(database, labels, moment_of(at))
     forgotten = now + ttl if ttl > 0 else None
     # An end gives the record its last life, unless it is the note of a release without a reserve.
     ended = None if is_open or at is None or forgotten is None else forgotten - _RECORD_TTL_MS
@@ -155,21 +133,6 @@ def _prices(record: dict[str, str]) -> tuple[int, int] | None:
     return int(input_price), int(output_price)
 
 
-def _versions(connection: Connection, names: list[str], at: datetime) -> dict[str, int]:
-    """The version of each policy that was in force at ``at``."""
-    columns, moment = limit_policy.c, at.replace(tzinfo=None, microsecond=0)
-    query = (
-        select(columns.name, columns.version)
-        .where(
-            columns.name.in_(names),
-            columns.effective_from <= moment,
-            or_(columns.effective_to.is_(None), columns.effective_to > moment),
-        )
-        .order_by(columns.version)
-    )
-    return {row.name: row.version for row in connection.execute(query)}
-
-
 class _Taken:
     """The counters of a record, as lua/include/correct.lua reads them."""
 
@@ -190,60 +153,44 @@ class _Taken:
             slots=int(is_open),
         )
         self._shadow = {int(index) for index in record.get("shadow", "").split()}
-        self._entries = list(self._read())
+        self._counters = self._read()
 
-    def _read(self) -> list[tuple[str, str, BucketKind, Unit, str]]:
-        record, root = self._record, self._root
+    def _read(self) -> list[NamedCounter]:
+        record = self._record
         if not record.get("minute"):
             return []
-        if "chunks" not in record:  # a simple root
-            whole = "mr|rate:rpm:{}:;mt|rate:tpm:{}:"
+        if "chunks" not in record:
+            texts = [SIMPLE_RPM, SIMPLE_TPM]
         else:
             chunks = range(1, int(record["chunks"]) + 1)
-            whole = lengthen("".join(record.get(f"b{index}", "") for index in chunks))
-        return [self._entry(root, text) for text in whole.split(";") if text]
+            texts = "".join(record.get(f"b{index}", "") for index in chunks).split(";")
+        return [decode(self._root, text) for text in texts if text]
 
-    def _entry(self, root: str, text: str) -> tuple[str, str, BucketKind, Unit, str]:
-        head, _, tail = text.partition("|")
-        kind, unit = _KINDS[head[0]], _UNITS[head[1]]
-        period = ""
-        if kind is BucketKind.MINUTE:
-            period = self._record["minute"]
-        elif kind is BucketKind.QUOTA:
+    def _period(self, counter: NamedCounter) -> str:
+        if counter.kind is BucketKind.MINUTE:
+            return self._record["minute"]
+        if counter.kind is BucketKind.QUOTA:
             at = int(self._record["at"])
-            period = period_name(_PERIODS[head[2]], at, period_id=head[3:])
-        key = tail.replace("{}", f"{{{root}}}")
-        if key == keys.rpm_prefix(root):
-            return f"{SERVICE_LIMIT}/{Dimension.RPM}", f"{Scope.SERVICE}:{root}", kind, unit, period
-        if key == keys.tpm_prefix(root):
-            label = f"{SERVICE_LIMIT}/{Dimension.TOTAL_TPM}"
-            return label, f"{Scope.SERVICE}:{root}", kind, unit, period
-        suffix = tail.removeprefix(":")
-        if kind in (BucketKind.MINUTE, BucketKind.QUOTA):
-            suffix = suffix.removesuffix(":")
-        policy, _, rest = suffix.partition(".")
-        dimension, _, subject = rest.partition(".")
-        if ":" not in subject:
-            subject = f"{subject}:{ANY}"
-        return f"{policy}/{dimension}", subject, kind, unit, period
+            return period_name(counter.period, at, period_id=counter.period_id)
+        return ""
 
     def labels(self) -> list[str]:
-        return [entry[0] for entry in self._entries]
+        return [counter.label for counter in self._counters]
 
     def reports(self, versions: dict[str, int]) -> tuple[TakenReport, ...]:
         return tuple(
             TakenReport(
-                label=label,
-                version=versions.get(label.partition("/")[0]),
-                subject=subject,
-                algorithm=kind,
-                unit=unit,
-                period=period,
-                reserved=self.reserved[unit],
-                charged=self._charged[unit],
+                label=counter.label,
+                version=versions.get(counter.label.partition("/")[0]),
+                subject=counter.subject,
+                algorithm=counter.kind,
+                unit=counter.unit,
+                period=self._period(counter),
+                reserved=self.reserved[counter.unit],
+                charged=self._charged[counter.unit],
                 shadow_refused=index in self._shadow,
             )
-            for index, (label, subject, kind, unit, period) in enumerate(self._entries, start=1)
+            for index, counter in enumerate(self._counters, start=1)
         )
 
 

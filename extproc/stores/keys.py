@@ -62,6 +62,11 @@ def idempotency(root: str, digest: str) -> str:
     return f"idem:{{{root}}}:{digest}"
 
 
+def refusals(root: str) -> str:
+    """List: the last refusals, the newest first, one JSON each (lua/include/refusals.lua)."""
+    return f"refusals:{{{root}}}"
+
+
 # Counters of policies. ``key`` names the policy, its dimension and the value that it counts, in the
 # characters of an id (``core.ids``), for example ``p1.total_tpm.user:alice``: no braces.
 

@@ -176,6 +176,7 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         keys.output_prefix(root),
         keys.reservation(root, request.reservation_id),
         keys.pending(root),
+        keys.refusals(root),
         *_idempotency_keys(request),
     )
     return names, (
@@ -210,6 +211,7 @@ def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         keys.reservation(root, request.reservation_id),
         keys.pending(root),
         keys.output_model_prefix(root, request.model),
+        keys.refusals(root),
         *encoded.keys,
         *_idempotency_keys(request),
     )

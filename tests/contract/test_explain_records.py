@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, update
 
 from extproc.cli import main
 from extproc.core.explain import Asked
@@ -26,7 +25,6 @@ from extproc.core.reservations import (
 from extproc.stores import keys
 from extproc.stores.explain_records import explain_reservation
 from extproc.stores.limit_table import LimitTable
-from extproc.stores.tables import limit_policy
 from tests.support.engine import STRICT
 from tests.support.explain import SLACK_MS, World, cycle, rules
 from tests.support.policies import ROOT, policy
@@ -118,15 +116,7 @@ async def test_the_version_is_that_of_the_admission(world: World) -> None:
     await world.apply(policy(rules=rules(Dimension.RPM, 6)))
     assert isinstance(await world.ask(rid="r1"), Admitted)
     change = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    naive = change.replace(tzinfo=None)
-
-    def move(connection: Connection) -> None:
-        for version, start, end in ((1, naive - timedelta(1), naive), (2, naive, None)):
-            where = limit_policy.c.version == version
-            values = {"effective_from": start, "effective_to": end}
-            connection.execute(update(limit_policy).where(where).values(**values))
-
-    await world.database.run(move)
+    await world.divide_versions(change)
     at = round(change.timestamp() * 1000)
     for moment, wanted in ((at - 1, "p1 v1"), (at, "p1 v2"), (at - 86_400_001, "p1")):
         world.client.hset(keys.reservation(ROOT, "r1"), "at", moment)
@@ -153,15 +143,16 @@ async def test_a_request_id_finds_its_records_at_its_root_only(world: World) -> 
     world.client.mset({f"noise:{i}": 1 for i in range(5000)})
 
     async def ids(wanted: str, **more: Any) -> list[str]:
-        found = await explain_reservation(
-            world.batcher, world.database, root=ROOT, wanted_id=wanted, **more
-        )
+        where = {"root": ROOT, "wanted_id": wanted, **more}
+        found = await explain_reservation(world.batcher, world.database, **where)
         return sorted(report.reservation_id for report in found)
 
     assert await ids("req-1") == ["r1", "r2"]
     assert len(await ids("req-1", most=1)) == 1
     assert await ids("r3") == ["r3"]
     assert await ids("r4") == []
+    assert await ids("r4", root=None) == ["r4"]
+    assert await ids("req-1", root=None) == ["r1", "r2", "r4"]
     assert await ids("not an id {}") == []
     (simple,) = await explain_reservation(world.batcher, world.database, root=ROOT, wanted_id="r3")
     assert simple.policies == ("service_limit",)
@@ -223,9 +214,16 @@ async def test_the_command_explains_a_record_and_says_when_there_is_none(
     assert "p1/total_tpm for user:alice, minute 20" in out
     assert "reserved 100, charged 100 tokens" in out
     assert await command("r1", "--root", ROOT, "--json") == 0
-    assert json.loads(capsys.readouterr().out)[0]["policies"] == ["p1 v1"]
-    assert await command("r2", "--root", ROOT) == 1
-    assert "no record of r2" in capsys.readouterr().err
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["reservations"][0]["policies"] == ["p1 v1"]
+    assert plain["refusals"] == []
+    # Nobody need know the root.
+    for wanted in ("r1", "req-1"):
+        assert await command(wanted) == 0
+        assert f"reservation r1 at root {ROOT}\n" in capsys.readouterr().out
+    assert await command("r2") == await command("r1", "--root", "other") == 1
+    assert "nothing is known of r2: " in (err := capsys.readouterr().err)
+    assert "nothing is known of r1 at root other: " in err
 
 
 @pytest.mark.parametrize(
@@ -233,7 +231,6 @@ async def test_the_command_explains_a_record_and_says_when_there_is_none(
     [
         ([], "give an ID"),
         (["r1", "--subject", "user=a"], "give an ID"),
-        (["r1"], "--root"),
         (["r1", "--root", "a{b"], "--root"),
         (["r1", "--root", "a", "--tokens", "1"], "--tokens"),
         (["--subject", "user=a"], "--model"),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -93,6 +94,22 @@ def test_every_charge_is_what_the_provider_produced(tour: str) -> None:
     assert [cells[7] for cells in admitted] == [cells[6] for cells in admitted]
 
 
+def test_a_refusal_is_explained(tour: str) -> None:
+    """After the table the command itself is run, for the request that was over the tokens."""
+    shown = re.search(r"^\$ tokenweir explain (\S+)\n(.*?)\n\n", tour, re.MULTILINE | re.DOTALL)
+    assert shown is not None, tour
+    lines = [line.strip() for line in shown[2].splitlines()]
+    assert lines[0] == f"refused: request {shown[1]} at root demo-tpm"
+    left = int(row(tour, "request 2, 300 tokens a minute")[8])
+    told = "".join(lines)
+    asked = re.search(r"asked: +(\d+) tokens", told)
+    assert asked is not None, told
+    assert int(asked[1]) > left > 0
+    assert "refused by:service_limit total_tpm for service:demo-tpm, minute " in told
+    assert f"asked {asked[1]}, left {left} of 300 tokens; fits from " in told
+    assert f"tokenweir explain --service demo-tpm --model gpt-4o --tokens {asked[1]} " in told
+
+
 def test_an_impatient_second_interrupt_leaves_no_child_behind(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     output = tmp_path / "output"
@@ -148,6 +165,28 @@ def test_up_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(request, timeout=10) as response:
             assert response.headers["x-ratelimit-limit-requests"] == "77"
+        # So does what it prints about refusals.
+        why = re.search(r"^  .* explain REQUEST_ID", output.read_text(), re.M)
+        assert why is not None
+        subprocess.run(
+            ["sh", "-ec", lines.replace("--tpm 10000", "--tpm 1")], cwd=ROOT, check=True, timeout=60
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            direct.open(request, timeout=10)
+        with refused.value as answer:
+            assert answer.code == 429
+            request_id = answer.headers["x-request-id"]
+        exports = lines.rpartition("\n")[0]
+        command = why[0].replace("REQUEST_ID", request_id)
+        told = subprocess.run(
+            ["sh", "-ec", f"{exports}\n{command}"],
+            cwd=ROOT,
+            check=True,
+            timeout=60,
+            capture_output=True,
+            text=True,
+        ).stdout
+        assert told.startswith(f"refused: request {request_id} at root svc-chat\n")
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0, output.read_text()

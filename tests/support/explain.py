@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import redis
+from sqlalchemy import Connection, update
 
 from extproc.core.buckets import Bucket
 from extproc.core.explain import Asked, LimitReport, SubjectReport
@@ -27,6 +28,7 @@ from extproc.stores.limit_lookup import CachedLimitSource
 from extproc.stores.policy_table import PolicyTable
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
+from extproc.stores.tables import limit_policy
 from extproc.stores.views import compile_view
 from tests.support.engine import STRICT, Counters
 from tests.support.policies import ROOT, descriptor
@@ -87,6 +89,18 @@ class World:
         report = await self.explain(tokens, **more)
         (found,) = [limit for limit in report.limits if limit.label == label]
         return found
+
+    async def divide_versions(self, at: datetime) -> None:
+        """Make version 1 of every policy end, and version 2 begin, at ``at``."""
+        naive = at.replace(tzinfo=None)
+
+        def move(connection: Connection) -> None:
+            for version, start, end in ((1, naive - timedelta(1), naive), (2, naive, None)):
+                where = limit_policy.c.version == version
+                values = {"effective_from": start, "effective_to": end}
+                connection.execute(update(limit_policy).where(where).values(**values))
+
+        await self.database.run(move)
 
     async def close(self) -> None:
         """Close everything."""

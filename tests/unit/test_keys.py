@@ -17,6 +17,7 @@ def test_names_are_exactly_the_documented_ones() -> None:
     assert keys.output_model_prefix("a", "gpt-4o") + "202601020304" == model
     assert keys.reservation("a", "r1") == "resv:{a}:r1"
     assert keys.pending("a") == "pending:{a}"
+    assert keys.refusals("a") == "refusals:{a}"
     assert keys.ROOTS == "roots"
     assert keys.minute_prefix("a", "p.rpm.user:u") == "rate:{a}:p.rpm.user:u:"
     assert keys.window("a", "p") == "window:{a}:p"
@@ -41,6 +42,7 @@ def test_all_keys_of_a_root_have_the_root_as_hash_tag() -> None:
         keys.output_model_prefix("svc", "{other}"),
         keys.reservation("svc", "r1"),
         keys.pending("svc"),
+        keys.refusals("svc"),
     ]
     assert {name[name.index("{") + 1 : name.index("}")] for name in names} == {"svc"}
 
