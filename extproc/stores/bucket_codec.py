@@ -79,7 +79,7 @@ def encode(root: str, buckets: tuple[Bucket, ...]) -> EncodedBuckets:
 
 
 def decode(root: str, text: str) -> NamedCounter:
-    """The reverse of ``for_record``, shortened or not. Raises ValueError for what it never wrote."""
+    """The reverse of ``for_record``, shortened or not. Raises ValueError for anything else."""
     text = lengthen(text)
     head, _, tail = text.partition("|")
     try:
