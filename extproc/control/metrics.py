@@ -152,6 +152,14 @@ class Metrics:
                 registry=registry,
             )
         )
+        self._renewals = _children(
+            Counter(
+                "tokenweir_renewals_total",
+                "Heartbeats of long streams by what became of the reservation's deadline.",
+                ["result"],
+                registry=registry,
+            )
+        )
         # Made by the process that has something to say: a constant 0 would look like a good answer.
         self._open: Gauge | None = None
         self._last_sweep: Gauge | None = None
@@ -200,6 +208,9 @@ class Metrics:
 
     def ended(self, outcome: Outcome | str) -> None:
         self._endings(str(outcome)).inc()
+
+    def renewed(self, result: str) -> None:
+        self._renewals(result).inc()
 
     def open_reservations(self, count: int) -> None:
         if self._open is None or self._last_sweep is None:
