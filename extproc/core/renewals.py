@@ -5,7 +5,7 @@ apart from settlements, which must never wait behind them.
 """
 
 import asyncio
-import time
+from time import monotonic
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.ports import ReservationStore, Telemetry
@@ -31,7 +31,7 @@ class Renewals:
 
     def renew(self, root: str, reservation_id: str) -> None:
         """Renew soon what a reservation holds at ``root``. Never awaits, never raises."""
-        now = time.monotonic()
+        now = monotonic()
         if now >= self._pause_ends or len(self._renewed) >= _MOST_REMEMBERED:
             self._renewed.clear()
             self._pause_ends = now + self._pause_seconds

@@ -1,7 +1,8 @@
 """Ending: Envoy's access log entries tell how each metered request ended.
 
 Entries can be lost, so nothing depends on one: they release what metering never saw, name the
-reason of a cut, and the reaper is the net below. Periodic entries say that a long stream still runs.
+reason of a cut, and the reaper is the net below. Periodic entries say that a long stream still
+runs.
 """
 
 import asyncio

@@ -102,8 +102,8 @@ class RenderOptions:
     front of this Envoy, sets and clients cannot.
     ``max_body_bytes`` should equal the server's setting ``server.max_body_bytes``.
     ``request_timeout_seconds`` bounds a whole request, its stream included.
-    ``access_log_flush_seconds`` is how often Envoy says of a stream that it still runs, which renews
-    its reservation; at most a third of ``reaper.deadline_seconds``, so that two may get lost.
+    ``access_log_flush_seconds`` is how often Envoy says of a stream that it still runs, which
+    renews its reservation; at most a third of ``reaper.deadline_seconds``: two may get lost.
     ``unmetered_prefixes`` are paths below which requests are authenticated, but neither counted
     nor limited.
     """

@@ -92,7 +92,8 @@ def generated_files() -> dict[str, str]:
         "envoy/route.yaml": _comment(
             "Goes into `routes` of a virtual host. The first of these leaves a path unmetered; the",
             "second is metered. To a route to a provider that you have, add from the second",
-            "  - route.timeout (see docs/envoy.md before it is above reaper.deadline_seconds), idle_timeout",
+            "  - route.timeout (read docs/envoy.md before it passes reaper.deadline_seconds)",
+            "  - route.idle_timeout",
             "  - route.upgrade_configs: upgrades are refused",
             "  - request_headers_to_remove: accept-encoding and the identity header",
             "  - response_headers_to_add: the six rate limit headers",

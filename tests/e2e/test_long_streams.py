@@ -1,5 +1,5 @@
-"""Streams that run longer than a reservation's deadline: Envoy's periodic entries keep what they hold,
-and nothing keeps it once they are over."""
+"""Streams that run longer than a reservation's deadline: Envoy's periodic entries keep what they
+hold, and nothing keeps it once they are over."""
 
 import http.client
 import json

@@ -1,6 +1,7 @@
 """Heartbeats: in the background, not too often, bounded, and a failed one hurts nobody."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -16,7 +17,7 @@ AWAY = StoreUnavailableError("redis", "away", transient=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """One number: what time it is."""
     now = [1000.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
     return now
 
 
@@ -55,7 +56,7 @@ async def test_an_operator_who_flushes_every_second_renews_no_more_than_needed(
         at += [clock[0]] * (len(store.renewed) - len(at))
         clock[0] += 1
     assert 29 <= len(at) <= 31
-    assert max(later - sooner for sooner, later in zip(at, at[1:], strict=False)) <= 31
+    assert max(later - sooner for sooner, later in pairwise(at)) <= 31
 
 
 async def test_at_a_minute_every_heartbeat_counts(clock: list[float]) -> None:
