@@ -163,6 +163,7 @@ class Metrics:
         # Made by the process that has something to say: a constant 0 would look like a good answer.
         self._open: Gauge | None = None
         self._last_sweep: Gauge | None = None
+        self._reviews: Gauge | None = None
         for reason in ("redis_unavailable", "sql_unavailable", "internal_error"):
             self._refusals(reason)
         self._failed_open("redis")
@@ -228,6 +229,17 @@ class Metrics:
             )
         self._open.set(count)
         self._last_sweep.set_to_current_time()
+
+    def open_reviews(self, count: int) -> None:
+        if self._reviews is None:
+            self._reviews = Gauge(
+                "tokenweir_reviews_open",
+                "Reservations that wait for people's word, over all services, as the reaper last "
+                "counted them.",
+                registry=self.registry,
+                multiprocess_mode="mostrecent",
+            )
+        self._reviews.set(count)
 
 
 def start_metrics_server(address: str, metrics: Metrics) -> Callable[[], None]:

@@ -26,6 +26,7 @@ class RedisReservationStore:
         self._release = load_script(scripts.RELEASE)
         self._renew = load_script(scripts.RENEW)
         self._overdue = load_script(scripts.OVERDUE)
+        self._reviews = load_script(scripts.REVIEWS)
         self._is_loaded = False
 
     async def reserve(self, request: ReserveRequest) -> StoreVerdict:
@@ -47,7 +48,7 @@ class RedisReservationStore:
         root = settlement.root
         reply = await self._redis.run(
             self._settle,
-            (*_ending_keys(settlement), keys.output_prefix(root)),
+            (*_ending_keys(settlement), keys.output_prefix(root), keys.review(root)),
             (
                 settlement.reservation_id,
                 int(settlement.knowledge),
@@ -66,7 +67,7 @@ class RedisReservationStore:
         """Give all tokens back whatever ``settlement`` counts, with its rank of knowledge."""
         reply = await self._redis.run(
             self._release,
-            _ending_keys(settlement),
+            (*_ending_keys(settlement), keys.review(settlement.root)),
             (
                 settlement.reservation_id,
                 int(settlement.knowledge),
@@ -105,6 +106,10 @@ class RedisReservationStore:
     async def open_count(self, root: str) -> int:
         """How many reservations of ``root`` are open."""
         return int(await self._redis.command("ZCARD", keys.pending(root)))
+
+    async def review_count(self, root: str) -> int:
+        """How many reservations of ``root`` wait for people's word."""
+        return int(await self._redis.run(self._reviews, (keys.review(root),), ()))
 
     async def roots(self) -> list[str]:
         """Every root that may hold a reservation, sorted."""

@@ -19,9 +19,15 @@ DEADLINE_SECONDS = 3.0
 FLUSH_SECONDS = 0.5
 
 
-def new_stack(run_dir: Path, *services: str, flush_seconds: float = FLUSH_SECONDS) -> Stack:
+def new_stack(
+    run_dir: Path,
+    *services: str,
+    flush_seconds: float = FLUSH_SECONDS,
+    work_env: dict[str, str] | None = None,
+) -> Stack:
     """Its reaper looks five times a second."""
     return Stack(
+        work_env=work_env,
         run_dir=run_dir,
         services=services,
         reaper_deadline_seconds=DEADLINE_SECONDS,
@@ -161,9 +167,10 @@ def test_without_heartbeats_the_deadline_frees_the_place_and_the_end_still_count
         eventually(lambda: str(charged) in {one["charged"] for one in client.records()})
 
 
-def test_an_envoy_that_dies_takes_its_heartbeats_along(tmp_path: Path) -> None:
-    """Nobody is left to tell of the end, so the last deadline does."""
-    with new_stack(tmp_path, "svc") as stack, client_of(stack, "svc") as client:
+def test_an_envoy_that_dies_takes_its_heartbeats_along_and_people_decide(tmp_path: Path) -> None:
+    """Nobody is left to tell of the end, so the last deadline does; what was used, people say."""
+    review = {"TOKENWEIR_REAPER__POLICY": "review"}
+    with new_stack(tmp_path, "svc", work_env=review) as stack, client_of(stack, "svc") as client:
         connection = start_stream(client, "output=200;hang_after=2")
         connection.getresponse()
         first = open_id(client)
@@ -173,6 +180,13 @@ def test_an_envoy_that_dies_takes_its_heartbeats_along(tmp_path: Path) -> None:
         stack.start_again("serve")
         stack.start_again("envoy")
         eventually(lambda: client.post().status == 200)
-        name = f"resv:{{svc}}:{first}"
-        eventually(lambda: client.redis.hmget(name, "state", "source") == ["EXPIRED", "reaper"])
         connection.close()
+        name = f"resv:{{svc}}:{first}"
+        ended = ["RECONCILING", "reaper"]
+        eventually(lambda: client.redis.hmget(name, "state", "source") == ended)
+        eventually(lambda: client.metric("tokenweir_reviews_open") == 1)
+        (waits,) = json.loads(stack.cli("reviews", "list", "--json"))
+        assert waits["reservation_id"] == first
+        stack.cli("reviews", "resolve", first, "--root=svc", "--input=9", "--output=2")
+        assert client.redis.hmget(name, "state", "charged") == ["SETTLED", "11"]
+        eventually(lambda: client.metric("tokenweir_reviews_open") == 0)

@@ -81,6 +81,9 @@ class RecordingStore:
     async def open_count(self, root: str) -> int:
         return 0
 
+    async def review_count(self, root: str) -> int:
+        return 0
+
     async def roots(self) -> list[str]:
         return []
 
@@ -138,3 +141,6 @@ class RecordingTelemetry:
 
     def open_reservations(self, count: int) -> None:
         self.lines.append(f"open {count}")
+
+    def open_reviews(self, count: int) -> None:
+        self.lines.append(f"reviews {count}")
