@@ -12,6 +12,7 @@ from extproc.control.metrics import Metrics, start_metrics_server
 from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
 from extproc.core.price_list import Price, PriceList
+from extproc.core.renewals import Renewals
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
 from extproc.envoy_io.admission import Admission, AdmissionPolicy
@@ -141,6 +142,7 @@ async def serve(settings: Settings) -> None:
     )
     settler = Settler(store, metrics)
     policy = _policy(settings)
+    renewals = Renewals(store, metrics, deadline_ms=policy.deadline_ms)
     server = GrpcServer(
         listen=settings.server.listen,
         max_body_bytes=settings.server.max_body_bytes,
@@ -162,7 +164,7 @@ async def serve(settings: Settings) -> None:
             executor=executor,
         ),
         metering=Metering(settler, is_stopping=drained.is_set),
-        ending=Ending(settler, metrics, identity=policy.identity, stopping=drained),
+        ending=Ending(settler, renewals, metrics, identity=policy.identity, stopping=drained),
     )
     stop_metrics = _listen_metrics(settings.server.metrics_listen, metrics)
     try:
@@ -184,6 +186,7 @@ async def serve(settings: Settings) -> None:
         log.info("stopped", extra={"settlements_left_to_the_reaper": left})
     finally:
         stop_metrics()
+        await renewals.stop()
         await limits.close()
         await redis.close()
         await database.close()

@@ -78,6 +78,12 @@ def _explain(args: argparse.Namespace) -> int:
     return asyncio.run(run_explain_command(args, load_settings(args.config)))
 
 
+def _reviews(args: argparse.Namespace) -> int:
+    from extproc.cli_reviews import run_reviews_command
+
+    return asyncio.run(run_reviews_command(args, load_settings(args.config)))
+
+
 def _envoy_render(args: argparse.Namespace) -> int:
     from extproc.envoyconfig.bootstrap import to_yaml
     from extproc.envoyconfig.command import options_from_args
@@ -139,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=command)
     _add_limits(commands, config)
     _add_explain(commands, config)
+    _add_reviews(commands, config)
     _add_database(commands, config)
     _add_envoy(commands)
     _add_demo(add)
@@ -178,6 +185,16 @@ def _add_explain(commands: Any, config: argparse.ArgumentParser) -> None:
     explain = commands.add_parser("explain", help=text, description=text, parents=[config])
     add_explain_arguments(explain)
     explain.set_defaults(run=_explain)
+
+
+def _add_reviews(commands: Any, config: argparse.ArgumentParser) -> None:
+    from extproc.cli_reviews import add_review_verbs
+
+    text = "reservations of which nobody reported the end, kept for your word"
+    reviews = commands.add_parser("reviews", help=text, description=text, parents=[config])
+    verbs = reviews.add_subparsers(dest="verb", required=True, metavar="VERB")
+    add_review_verbs(verbs, config)
+    reviews.set_defaults(run=_reviews)
 
 
 def _add_database(commands: Any, config: argparse.ArgumentParser) -> None:

@@ -180,7 +180,7 @@ class ReaperSettings(_Section):
 
     deadline_seconds: float = Field(default=900.0, gt=0, le=86_400)
     interval_seconds: float = Field(default=5.0, gt=0, le=3600)
-    policy: Literal["estimate", "release"] = "estimate"
+    policy: Literal["estimate", "release", "review"] = "estimate"
     # An endpoint of its own; not needed where `server.metrics_dir` is shared with `serve`.
     metrics_listen: TcpAddress | None = None
 

@@ -6,12 +6,14 @@
 --!include correct.lua
 --!include ending.lua
 --!include idempotency.lua
+--!include review.lua
 -- release: gives all tokens back and keeps the request count, or (undo) gives that back too.
 --
 -- KEYS[1] rate:tpm:{root}:       prefix; the minute comes from the record (see reserve.lua)
 -- KEYS[2] resv:{root}:<id>       hash, the record
 -- KEYS[3] pending:{root}         sorted set, open reservations
 -- KEYS[4] rate:rpm:{root}:       prefix of the request windows
+-- KEYS[5] review:{root}          sorted set, what waits for people's word (see review.lua)
 --
 -- ARGV[1] reservation id         ARGV[3] outcome
 -- ARGV[2] rank of the knowledge  ARGV[4] source
@@ -28,6 +30,7 @@ if reply then
   if ARGV[5] == '1' then
     forget_attempt(KEYS[2], ARGV[1])
   end
+  review(KEYS[5], KEYS[2], ARGV[1], reply[1], 'RELEASED', ARGV[4])
   return reply
 end
 redis.call('HSET', KEYS[2], 'state', 'RELEASED', 'rank', 3, 'reserved', 0, 'charged', 0,

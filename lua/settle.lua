@@ -6,6 +6,7 @@
 --!include correct.lua
 --!include histogram.lua
 --!include ending.lua
+--!include review.lua
 -- settle: charges what a request really used instead of what was reserved.
 --
 -- KEYS[1] rate:tpm:{root}:       prefix; the minute comes from the record (see reserve.lua)
@@ -14,6 +15,7 @@
 -- KEYS[4] rate:rpm:{root}:       prefix of the request windows
 -- KEYS[5] usage:output:{root}:   prefix of the output history
 -- KEYS[6] usage:output:{root}:model:<word>:     the same of the model, for a root with policies
+-- KEYS[7] review:{root}          sorted set, what waits for people's word (see review.lua)
 -- A policy root's record names its own counters; all have the root's hash tag.
 --
 -- ARGV[1] reservation id         ARGV[5] state
@@ -49,6 +51,7 @@ local reply, may_write, has_policies = finish(ARGV[1], tonumber(ARGV[2]), tonumb
 if not reply then
   return { 'missing' }
 end
+review(KEYS[7], KEYS[2], ARGV[1], reply[1], ARGV[5], ARGV[7])
 if may_write and ARGV[8] == '1' then
   -- The history is of answers, so it belongs to the minute in which the answer ended.
   local minute = minute_name(math.floor(now_ms() / 60000))

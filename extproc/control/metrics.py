@@ -173,9 +173,18 @@ class Metrics:
                 registry=registry,
             )
         )
+        self._renewals = _children(
+            Counter(
+                "tokenweir_renewals_total",
+                "Heartbeats of long streams by what became of the reservation's deadline.",
+                ["result"],
+                registry=registry,
+            )
+        )
         # Made by the process that has something to say: a constant 0 would look like a good answer.
         self._open: Gauge | None = None
         self._last_sweep: Gauge | None = None
+        self._reviews: Gauge | None = None
         for reason in ("redis_unavailable", "sql_unavailable", "internal_error"):
             self._refusals(reason)
         self._failed_open("redis")
@@ -232,6 +241,9 @@ class Metrics:
     def ended(self, outcome: Outcome | str) -> None:
         self._endings(str(outcome)).inc()
 
+    def renewed(self, result: str) -> None:
+        self._renewals(result).inc()
+
     def open_reservations(self, count: int) -> None:
         if self._open is None or self._last_sweep is None:
             self._open = Gauge(
@@ -248,6 +260,17 @@ class Metrics:
             )
         self._open.set(count)
         self._last_sweep.set_to_current_time()
+
+    def open_reviews(self, count: int) -> None:
+        if self._reviews is None:
+            self._reviews = Gauge(
+                "tokenweir_reviews_open",
+                "Reservations that wait for people's word, over all services, as the reaper last "
+                "counted them.",
+                registry=self.registry,
+                multiprocess_mode="mostrecent",
+            )
+        self._reviews.set(count)
 
 
 def start_metrics_server(address: str, metrics: Metrics) -> Callable[[], None]:

@@ -41,6 +41,7 @@ class Source(StrEnum):
     METERING = "metering"
     ENDING = "ending"
     REAPER = "reaper"
+    OPERATOR = "operator"  # a person, after looking
 
 
 class Outcome(StrEnum):

@@ -1,7 +1,8 @@
 """Ending: Envoy's access log entries tell how each metered request ended.
 
 Entries can be lost, so nothing depends on one: they release what metering never saw, name the
-reason of a cut, and the reaper is the net below.
+reason of a cut, and the reaper is the net below. Periodic entries say that a long stream still
+runs.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from extproc.core.handles import METERED_KEY, NAMESPACE, handle_from_fields
 from extproc.core.ids import reservation_id_of
 from extproc.core.outcomes import release_of, settle_ending
 from extproc.core.ports import Telemetry
+from extproc.core.renewals import Renewals
 from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import has_field, metadata_fields
@@ -117,12 +119,14 @@ class Ending:
     def __init__(
         self,
         settler: Settler,
+        renewals: Renewals,
         telemetry: Telemetry,
         *,
         identity: Sequence[IdentitySource],
         stopping: asyncio.Event,
     ) -> None:
         self._settler = settler
+        self._renewals = renewals
         self._identity = identity
         self._telemetry = telemetry
         self._stopping = stopping
@@ -146,12 +150,12 @@ class Ending:
             stop.cancel()
 
     def on_entry(self, entry: HTTPAccessLogEntry) -> None:
-        """Settle or classify one ended request; never awaits."""
+        """Settle or classify one ended request, renew one that still runs; never awaits."""
         common = entry.common_properties
-        if common.intermediate_log_entry or common.access_log_type in (
-            AccessLogType.DownstreamPeriodic,
-            AccessLogType.DownstreamStart,
-        ):
+        if common.access_log_type == AccessLogType.DownstreamPeriodic:
+            self._renew(entry)
+            return
+        if common.intermediate_log_entry or common.access_log_type == AccessLogType.DownstreamStart:
             return
         if has_field(common.metadata, namespace=NAMESPACE, key=METERED_KEY):
             # The ordinary case, and the only one that costs something under load.
@@ -165,6 +169,15 @@ class Ending:
         self._telemetry.ended(outcome.value)
         end = settle_ending(handle, outcome, undelivered=is_undelivered(entry))
         self._settler.submit(end)
+
+    def _renew(self, entry: HTTPAccessLogEntry) -> None:
+        metadata = entry.common_properties.metadata
+        if has_field(metadata, namespace=NAMESPACE, key=METERED_KEY):
+            return  # the answer has ended; only its entry is still to come
+        handle = handle_from_fields(metadata_fields(metadata, namespace=NAMESPACE))
+        if handle is not None:
+            # Other roots that hold some of it follow; the record names them.
+            self._renewals.renew(handle.root, handle.reservation_id)
 
     def _release_undelivered(self, entry: HTTPAccessLogEntry) -> None:
         """A request without a handle that was never sent on: Envoy may have given it up (the client

@@ -11,7 +11,8 @@ _FLUSH_SECONDS = 0.2
 
 def ending_log(options: RenderOptions) -> p.accesslog.AccessLog:
     """One entry for each request that holds a reservation, or may hold one that Envoy never heard
-    of because it gave the request up in that moment; refused ones are left out."""
+    of because it gave the request up in that moment; refused ones are left out. Of a long stream
+    also periodic ones (see ``bootstrap.heartbeats``)."""
     config = p.grpc_log.HttpGrpcAccessLogConfig(
         common_config=p.grpc_log.CommonGrpcAccessLogConfig(
             log_name="tokenweir",
@@ -59,6 +60,8 @@ def file_log(path: str) -> p.accesslog.AccessLog:
     """One JSON object a line, with the reservation that a request held."""
     line = {
         "time": "%START_TIME%",
+        # DownstreamPeriodic for a stream that still runs, DownstreamEnd for its last line.
+        "type": "%ACCESS_LOG_TYPE%",
         "request_id": "%REQ(X-REQUEST-ID)%",
         "method": "%REQ(:METHOD)%",
         "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",

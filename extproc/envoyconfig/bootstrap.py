@@ -8,9 +8,18 @@ from extproc.envoyconfig import _protos as p
 from extproc.envoyconfig.access_log import ending_log, file_log
 from extproc.envoyconfig.clusters import tokenweir_cluster, upstream_cluster
 from extproc.envoyconfig.filters import http_filters
-from extproc.envoyconfig.messages import address
+from extproc.envoyconfig.messages import address, seconds
 from extproc.envoyconfig.options import Endpoint, RenderOptions
 from extproc.envoyconfig.routes import route_configuration
+
+
+def heartbeats(
+    options: RenderOptions,
+) -> p.http_connection_manager.HttpConnectionManagerHcmAccessLogOptions:
+    """An entry from time to time for each stream that is open; it keeps what the stream holds."""
+    return p.http_connection_manager.HttpConnectionManagerHcmAccessLogOptions(
+        access_log_flush_interval=seconds(options.access_log_flush_seconds)
+    )
 
 
 def connection_manager(options: RenderOptions) -> p.http_connection_manager.HttpConnectionManager:
@@ -23,6 +32,7 @@ def connection_manager(options: RenderOptions) -> p.http_connection_manager.Http
         route_config=route_configuration(options),
         http_filters=http_filters(options),
         access_log=logs,
+        access_log_options=heartbeats(options),
         use_remote_address=True,
         # No internal_address_config: since Envoy 1.33 that means that no client is internal. An
         # internal one may ask for retries by header, which the provider would bill, and choose its

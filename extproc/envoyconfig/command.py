@@ -72,6 +72,13 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
         help="a path below which nothing is counted, such as /v1/models",
     )
     add("--access-log", metavar="FILE", help="a JSON line for each request, such as /dev/stdout")
+    add(
+        "--access-log-flush-seconds",
+        type=float,
+        default=RenderOptions.access_log_flush_seconds,
+        metavar="N",
+        help="how often a stream that runs keeps its reservation (default 60)",
+    )
     add("--no-health-check", action="store_true", help="do not ask the server for its health")
 
 
@@ -131,4 +138,5 @@ def options_from_args(args: argparse.Namespace) -> RenderOptions:
         failure_mode=args.failure_mode,
         unmetered_prefixes=tuple(args.unmetered),
         access_log_path=args.access_log,
+        access_log_flush_seconds=args.access_log_flush_seconds,
     )

@@ -105,8 +105,9 @@ class RenderOptions:
     ``idempotency_header`` is the request header with a client's own idempotency key, as in the
     server's setting ``admission.idempotency_header``; None: the server does not see any.
     ``max_body_bytes`` should equal the server's setting ``server.max_body_bytes``.
-    ``request_timeout_seconds`` bounds a whole request, its stream included. It should not exceed
-    the server's ``reaper.deadline_seconds``, or a stream could outlive its reservation.
+    ``request_timeout_seconds`` bounds a whole request, its stream included.
+    ``access_log_flush_seconds`` is how often Envoy says of a stream that it still runs, which
+    renews its reservation; at most a third of ``reaper.deadline_seconds``: two may get lost.
     ``unmetered_prefixes`` are paths below which requests are authenticated, but neither counted
     nor limited.
     """
@@ -132,6 +133,7 @@ class RenderOptions:
     metering_timeout_ms: int = 2000
     request_timeout_seconds: float = 900.0
     idle_timeout_seconds: float = 600.0
+    access_log_flush_seconds: float = 60.0
     unmetered_prefixes: tuple[str, ...] = ()
     access_log_path: str | None = None
 
@@ -151,6 +153,8 @@ class RenderOptions:
         for key in ("request_timeout_seconds", "idle_timeout_seconds"):
             if not getattr(self, key) >= 1:
                 raise SettingsError(key, "expected at least one second")
+        if not 0.1 <= self.access_log_flush_seconds <= 3600:
+            raise SettingsError("access_log_flush_seconds", "expected 0.1 to 3600")
         _check_header_name("identity_header", self.identity_header)
         if self.idempotency_header is not None:
             _check_header_name("idempotency_header", self.idempotency_header)

@@ -78,7 +78,9 @@ def generated_files() -> dict[str, str]:
         "envoy/filters.yaml": _filters(),
         "envoy/access_log.yaml": _comment(
             "Goes into `access_log` of the same HttpConnectionManager.",
-            "Tells tokenweir how each request with a reservation ended.",
+            "Tells tokenweir how each request with a reservation ended. That HttpConnectionManager",
+            "also needs `access_log_options: {access_log_flush_interval: 60s}`: then a stream that",
+            "runs longer than the server's reaper.deadline_seconds keeps what it holds.",
         )
         + dump([plain(ending_log(_OPTIONS))]),
         "envoy/cluster.yaml": _comment(
@@ -90,7 +92,8 @@ def generated_files() -> dict[str, str]:
         "envoy/route.yaml": _comment(
             "Goes into `routes` of a virtual host. The first of these leaves a path unmetered; the",
             "second is metered. To a route to a provider that you have, add from the second",
-            "  - route.timeout (no longer than the server's reaper.deadline_seconds), idle_timeout",
+            "  - route.timeout (read docs/envoy.md before it passes reaper.deadline_seconds)",
+            "  - route.idle_timeout",
             "  - route.upgrade_configs: upgrades are refused",
             "  - request_headers_to_remove: accept-encoding and the identity header",
             "  - response_headers_to_add: the six rate limit headers",

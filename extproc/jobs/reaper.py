@@ -16,8 +16,13 @@ from extproc.core.reservations import Knowledge, Outcome, Settlement, SettleStat
 
 log = logging.getLogger("tokenweir.reaper")
 
-Policy = Literal["estimate", "release"]
+Policy = Literal["estimate", "release", "review"]
 
+_STATES: dict[Policy, State] = {
+    "estimate": State.EXPIRED,
+    "release": State.RELEASED,
+    "review": State.RECONCILING,
+}
 # Reservations asked for at once, and roots looked at side by side.
 _BATCH = 100
 _ROOTS_AT_ONCE = 50
@@ -26,7 +31,8 @@ _ROOTS_AT_ONCE = 50
 class Reaper:
     """Sweeps all roots every ``interval`` seconds.
 
-    ``policy`` "estimate" charges what was reserved, "release" gives it back.
+    ``policy`` "estimate" charges what was reserved, "release" gives it back; "review" charges it
+    and keeps the reservation for people (``stores.reviews``).
     """
 
     def __init__(
@@ -61,7 +67,7 @@ class Reaper:
         A root that fails does not keep the others from being swept. Raises the first
         StoreUnavailableError after all were tried, at once when the store seems to be away.
         """
-        resolved = still_open = 0
+        resolved = still_open = waiting = 0
         failure: StoreUnavailableError | None = None
         roots = await self._store.roots()
         for start in range(0, len(roots), _ROOTS_AT_ONCE):
@@ -79,23 +85,29 @@ class Reaper:
                 else:
                     resolved += result[0]
                     still_open += result[1]
+                    waiting += result[2]
         if failure is not None:
             raise failure
         self._telemetry.open_reservations(still_open)
+        self._telemetry.open_reviews(waiting)
         return resolved
 
-    async def _sweep_root(self, root: str) -> tuple[int, int]:
-        """Resolve one root's overdue reservations: how many, and how many are open after it."""
+    async def _sweep_root(self, root: str) -> tuple[int, int, int]:
+        """Resolve one root's overdue reservations: how many, and how many are open and how many
+        wait for people after it."""
         resolved = 0
         while found := await self._store.overdue(root, at_most=_BATCH):
             for reservation in found:
                 resolved += await self._resolve(reservation)
             if len(found) < _BATCH:
                 break
-        return resolved, await self._store.open_count(root)
+        still_open, waiting = await asyncio.gather(
+            self._store.open_count(root), self._store.review_count(root)
+        )
+        return resolved, still_open, waiting
 
     async def _resolve(self, reservation: OpenReservation) -> int:
-        charges = self._policy == "estimate"
+        charges = self._policy != "release"
         settlement = Settlement(
             reservation_id=reservation.reservation_id,
             root=reservation.root,
@@ -106,7 +118,7 @@ class Reaper:
             knowledge=Knowledge.GUESSED,
             outcome=Outcome.UNREPORTED,
             source=Source.REAPER,
-            state=State.EXPIRED if charges else State.RELEASED,
+            state=_STATES[self._policy],
         )
         started = time.perf_counter()
         try:
@@ -121,7 +133,7 @@ class Reaper:
             return 0  # its own end came, or another reaper, since we looked
         self._telemetry.settled(settlement, result, seconds=time.perf_counter() - started)
         log.warning(
-            "reservation_expired",
+            "reservation_in_review" if self._policy == "review" else "reservation_expired",
             extra={
                 "service_id": reservation.root,
                 "reservation_id": reservation.reservation_id,

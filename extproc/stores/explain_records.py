@@ -7,6 +7,7 @@ from extproc.core.buckets import BucketKind, Unit
 from extproc.core.explain import ReservationReport, TakenReport
 from extproc.core.explain_rules import cost_of, moment_of, period_name, policy_word
 from extproc.core.ids import is_valid_id
+from extproc.core.reservations import Source, State
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
 from extproc.stores.bucket_codec import SIMPLE_RPM, SIMPLE_TPM, NamedCounter, decode
@@ -21,6 +22,8 @@ from extproc.stores.sql import Database
 MOST_RECORDS = 20
 # How long an ended record is kept (lua/include/ending.lua).
 _RECORD_TTL_MS = 900_000
+# ... when it waits for people, or they have decided (lua/include/review.lua).
+_REVIEW_TTL_MS = 604_800_000
 
 _KNOWLEDGE = {
     0: "nothing yet: still open",
@@ -95,7 +98,7 @@ async def _report(
     versions = {} if at is None else await policy_versions(database, labels, moment_of(at))
     forgotten = now + ttl if ttl > 0 else None
     # An end gives the record its last life, unless it is the note of a release without a reserve.
-    ended = None if is_open or at is None or forgotten is None else forgotten - _RECORD_TTL_MS
+    ended = None if is_open or at is None or forgotten is None else forgotten - _life_ms(record)
     return ReservationReport(
         at=moment_of(now),
         root=root,
@@ -123,6 +126,13 @@ async def _report(
         ),
         taken=taken.reports(versions),
     )
+
+
+def _life_ms(record: dict[str, str]) -> int:
+    """How long a record that has ended is kept, from its end on."""
+    waits = (record.get("state"), record.get("source")) == (State.RECONCILING, Source.REAPER)
+    is_long = waits or record.get("source") == Source.OPERATOR
+    return _REVIEW_TTL_MS if is_long else _RECORD_TTL_MS
 
 
 def _prices(record: dict[str, str]) -> tuple[int, int] | None:

@@ -67,6 +67,11 @@ def refusals(root: str) -> str:
     return f"refusals:{{{root}}}"
 
 
+def review(root: str) -> str:
+    """Sorted set: ids of reservations that wait for people's word, by when they came (ms)."""
+    return f"review:{{{root}}}"
+
+
 # Counters of policies. ``key`` names the policy, its dimension and the value that it counts, in the
 # characters of an id (``core.ids``), for example ``p1.total_tpm.user:alice``: no braces.
 

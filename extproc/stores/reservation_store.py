@@ -30,6 +30,7 @@ class RedisReservationStore:
         self._renew = load_script(scripts.RENEW)
         self._overdue = load_script(scripts.OVERDUE)
         self._registry = RootRegistry(batcher)
+        self._reviews = load_script(scripts.REVIEWS)
         self._is_loaded = False
 
     async def reserve(self, request: ReserveRequest) -> StoreVerdict:
@@ -59,6 +60,7 @@ class RedisReservationStore:
                 *_ending_keys(settlement),
                 keys.output_prefix(root),
                 keys.output_model_prefix(root, settlement.model),
+                keys.review(root),
             ),
             (
                 settlement.reservation_id,
@@ -84,7 +86,7 @@ class RedisReservationStore:
         """
         reply = await self._redis.run(
             self._release,
-            _ending_keys(settlement),
+            (*_ending_keys(settlement), keys.review(settlement.root)),
             (
                 settlement.reservation_id,
                 int(settlement.knowledge),
@@ -130,6 +132,10 @@ class RedisReservationStore:
     async def open_count(self, root: str) -> int:
         """How many reservations of ``root`` are open."""
         return int(await self._redis.command("ZCARD", keys.pending(root)))
+
+    async def review_count(self, root: str) -> int:
+        """How many reservations of ``root`` wait for people's word."""
+        return int(await self._redis.run(self._reviews, (keys.review(root),), ()))
 
     async def roots(self) -> list[str]:
         """Every root that may hold a reservation, sorted."""

@@ -173,6 +173,16 @@ def test_each_conversation_is_named() -> None:
     assert values == [(key, "admission"), (key, "metering"), (key, "ending")]
 
 
+def test_envoy_says_of_open_streams_that_they_run() -> None:
+    default = connection_manager(render_bootstrap(RenderOptions(upstream_url=HTTP)))
+    assert default.access_log_options.access_log_flush_interval.ToTimedelta().total_seconds() == 60
+    options = RenderOptions(upstream_url=HTTP, access_log_flush_seconds=0.5)
+    interval = connection_manager(
+        render_bootstrap(options)
+    ).access_log_options.access_log_flush_interval
+    assert interval.ToTimedelta().total_seconds() == 0.5
+
+
 def test_tls_checks_the_host_of_the_url() -> None:
     config = render_bootstrap(RenderOptions(upstream_url=HTTPS))
     upstream = second_reading(config).static_resources.clusters[1]
@@ -218,6 +228,9 @@ def test_the_includes_folder_is_no_package() -> None:
         ({"api_keys": {"": "team"}}, "api_keys"),
         ({"max_body_bytes": 0}, "max_body_bytes"),
         ({"request_timeout_seconds": float("nan")}, "request_timeout_seconds"),
+        ({"access_log_flush_seconds": 0.0}, "access_log_flush_seconds"),
+        ({"access_log_flush_seconds": float("inf")}, "access_log_flush_seconds"),
+        ({"access_log_flush_seconds": float("nan")}, "access_log_flush_seconds"),
         ({"unmetered_prefixes": ("/",)}, "unmetered_prefixes"),
         ({"unmetered_prefixes": ("v1/models",)}, "unmetered_prefixes"),
     ],
@@ -246,6 +259,7 @@ def test_the_command_line_says_the_same_as_the_options(tmp_path: Path) -> None:
     line += [f"--api-keys={keys}", "--failure-mode=open"]
     line += ["--upstream-header", "Authorization: Bearer %ENVIRONMENT(KEY)%"]
     line += ["--unmetered=/v1/models", "--access-log=/dev/stdout", "--no-health-check"]
+    line += ["--access-log-flush-seconds=7.5"]
     assert parse(line) == RenderOptions(
         upstream_url=HTTP,
         listen_host="0.0.0.0",
@@ -258,6 +272,7 @@ def test_the_command_line_says_the_same_as_the_options(tmp_path: Path) -> None:
         upstream_headers={"authorization": "Bearer %ENVIRONMENT(KEY)%"},
         unmetered_prefixes=("/v1/models",),
         access_log_path="/dev/stdout",
+        access_log_flush_seconds=7.5,
     )
     assert parse([f"--upstream={HTTP}"]) == RenderOptions(upstream_url=HTTP)
 

@@ -14,6 +14,7 @@ metrics = Metrics()
 for _ in range({times}):
     metrics.refused("store")
 metrics.open_reservations({times})
+metrics.open_reviews({times})
 """
 _SERVE = """
 from extproc.control.metrics import Metrics, start_metrics_server
@@ -41,6 +42,7 @@ def test_one_endpoint_shows_the_sum_of_all_processes(tmp_path: Path) -> None:
     text = _run(_SERVE.format(port=port), tmp_path)
     assert 'tokenweir_refusals_total{reason="store"} 6.0' in text
     assert "tokenweir_open_reservations 3.0" in text
+    assert "tokenweir_reviews_open 3.0" in text
     assert "tokenweir_reaper_last_sweep_timestamp_seconds" in text
 
 

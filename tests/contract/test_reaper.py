@@ -9,7 +9,7 @@ import redis
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.limits import ServiceLimit
 from extproc.core.ports import OpenReservation
-from extproc.core.reservations import Settlement, SettleResult, SettleStatus
+from extproc.core.reservations import Settlement, SettleResult, SettleStatus, State
 from extproc.jobs.reaper import Policy, Reaper
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
@@ -24,6 +24,7 @@ class Notes:
         self.settlements: list[SettleResult] = []
         self.failures: list[str] = []
         self.open: list[int] = []
+        self.reviews: list[int] = []
         self.swept = asyncio.Event()
 
     def settled(self, settlement: Settlement, result: SettleResult, *, seconds: float) -> None:
@@ -34,6 +35,9 @@ class Notes:
 
     def open_reservations(self, count: int) -> None:
         self.open.append(count)
+
+    def open_reviews(self, count: int) -> None:
+        self.reviews.append(count)
         self.swept.set()
 
 
@@ -83,6 +87,34 @@ async def test_releases_when_told_to_and_still_takes_the_truth(
     assert inspect.used() == (1, 15)
 
 
+async def test_a_heartbeat_after_the_end_revives_nothing(
+    store: RedisReservationStore, inspect: Inspector, redis_client: redis.Redis
+) -> None:
+    await open_overdue(store, 3)
+    await store.settle(settlement("r0"))
+    await store.release(settlement("r1", state=State.RELEASED))
+    assert await reaper(store, Notes()).sweep() == 1
+    before = {name: inspect.record(name) for name in ("r0", "r1", "r2")}
+    used = inspect.used()
+    for name in (*before, "unknown"):
+        assert not await store.renew(ROOT, name, deadline_ms=3_600_000)
+    assert {name: inspect.record(name) for name in before} == before
+    assert (inspect.open(), inspect.used()) == (0, used)
+    for name in before:
+        assert 0 < redis_client.pttl(keys.reservation(ROOT, name)) <= 900_000
+    assert not inspect.record("unknown")
+
+
+async def test_a_heartbeat_before_the_deadline_keeps_it_from_the_reaper(
+    store: RedisReservationStore, inspect: Inspector
+) -> None:
+    await open_overdue(store, 2)
+    assert await store.renew(ROOT, "r1", deadline_ms=60_000)
+    assert await reaper(store, Notes()).sweep() == 1
+    assert inspect.record("r0")["state"] == "EXPIRED"
+    assert inspect.record("r1")["state"] == "RESERVED"
+
+
 async def test_works_off_more_than_one_batch_and_root(
     store: RedisReservationStore, inspect: Inspector
 ) -> None:
@@ -122,6 +154,7 @@ async def test_an_outage_is_survived(store: RedisReservationStore, inspect: Insp
         calls = 0
         settle = staticmethod(store.settle)
         open_count = staticmethod(store.open_count)
+        review_count = staticmethod(store.review_count)
 
         async def roots(self) -> list[str]:
             self.calls += 1

@@ -11,6 +11,7 @@ import redis
 from extproc.core.buckets import Unit
 from extproc.core.reservations import Admitted, Rejected
 from extproc.stores import keys
+from extproc.stores.record_words import lengthen
 from extproc.stores.reservation_store import RedisReservationStore
 from tests.support.engine import STRICT, Counters, admit, asking, cache_view, minute, reject
 from tests.support.reservations import ROOT, Inspector, request
@@ -129,7 +130,7 @@ async def test_a_policy_root_notes_every_limit_that_refused_the_longest_first(
     (note,) = notes(redis_client)
     assert (note["id"], note["request"], note["model"]) == ("r2", "req-1", "gpt-4o")
     assert (note["input"], note["tokens"], note["cost"], note["more"]) == ("10", "110", "0", "0")
-    assert [one[0] for one in note["by"]] == [
+    assert [lengthen(one[0]) for one in note["by"]] == [
         "mt|:never.total_tpm.user:a:",
         "mr|:soon.rpm.user:a:",
     ]
@@ -148,7 +149,7 @@ async def test_of_many_limits_that_refuse_those_that_last_longest_are_kept(
     met[15:] = [replace(bucket, limit=0) for bucket in met[15:]]
     answer = await reject(store, *met)
     (note,) = notes(redis_client)
-    kept = [one[0] for one in note["by"]]
+    kept = [lengthen(one[0]) for one in note["by"]]
     assert kept == [f"mr|:p{i}.rpm.user:a:" for i in [*range(15, 20), *range(11)]]
     assert note["more"] == "4"
     assert answer.refused_by == met[15].label

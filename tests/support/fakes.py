@@ -39,7 +39,9 @@ class RecordingStore:
 
     verdicts: list[StoreVerdict | BaseException] = field(default_factory=list)
     settle_errors: list[StoreUnavailableError] = field(default_factory=list)
+    renew_errors: list[StoreUnavailableError] = field(default_factory=list)
     reserved: list[ReserveRequest] = field(default_factory=list)
+    renewed: list[tuple[str, str, int]] = field(default_factory=list)
     settled: list[Settlement] = field(default_factory=list)
     released: list[Settlement] = field(default_factory=list)
     gate: asyncio.Event | None = None
@@ -66,12 +68,20 @@ class RecordingStore:
         return SettleResult(status=SettleStatus.APPLIED)
 
     async def renew(self, root: str, reservation_id: str, *, deadline_ms: int) -> bool:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.renew_errors:
+            raise self.renew_errors.pop(0)
+        self.renewed.append((root, reservation_id, deadline_ms))
         return True
 
     async def overdue(self, root: str, *, at_most: int) -> list[OpenReservation]:
         return []
 
     async def open_count(self, root: str) -> int:
+        return 0
+
+    async def review_count(self, root: str) -> int:
         return 0
 
     async def roots(self) -> list[str]:
@@ -126,5 +136,11 @@ class RecordingTelemetry:
     def ended(self, outcome: Outcome | str) -> None:
         self.lines.append(f"ended {outcome}")
 
+    def renewed(self, result: str) -> None:
+        self.lines.append(f"renewed {result}")
+
     def open_reservations(self, count: int) -> None:
         self.lines.append(f"open {count}")
+
+    def open_reviews(self, count: int) -> None:
+        self.lines.append(f"reviews {count}")

@@ -9,6 +9,7 @@ from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.handles import Handle
+from extproc.core.renewals import Renewals
 from extproc.core.reservations import Knowledge, Outcome, State
 from extproc.core.settler import Settler
 from extproc.envoy_io.admission import reservation_id_from
@@ -116,6 +117,7 @@ class Recorder:
         self.stopping = asyncio.Event()
         self.ending = Ending(
             self.settler,
+            Renewals(self.store, self.telemetry, deadline_ms=90_000),
             self.telemetry,
             identity=(FromHeader("x-tokenweir-service"),),
             stopping=self.stopping,
@@ -127,6 +129,7 @@ class Recorder:
         context: Any = MemoryContext([message])
         await self.ending.process(context)
         await self.settler.flush(timeout_seconds=1)
+        await asyncio.sleep(0)  # what a renewal needs to reach a store that answers at once
 
 
 async def test_what_was_never_answered_is_released() -> None:
@@ -207,13 +210,38 @@ async def test_other_entries_without_our_handle_are_ignored(made: HTTPAccessLogE
     assert recorder.store.released == []
 
 
-async def test_periodic_entries_end_nothing() -> None:
+def periodic(**given: Any) -> HTTPAccessLogEntry:
+    made = entry(**given)
+    made.common_properties.access_log_type = AccessLogType.DownstreamPeriodic
+    made.common_properties.intermediate_log_entry = True
+    return made
+
+
+async def test_a_periodic_entry_renews_and_ends_nothing() -> None:
     recorder = Recorder()
-    periodic = entry()
-    periodic.common_properties.access_log_type = AccessLogType.DownstreamPeriodic
-    intermediate = entry()
+    await recorder.log(periodic())
+    assert recorder.store.renewed == [("svc", "r1", 90_000)]
+    assert not recorder.store.settled + recorder.store.released
+    assert recorder.telemetry.lines == ["renewed renewed"]
+
+
+@pytest.mark.parametrize("made", [periodic(metered=True), periodic(handle=None)])
+async def test_a_periodic_entry_of_what_has_ended_or_is_not_ours_renews_nothing(
+    made: HTTPAccessLogEntry,
+) -> None:
+    recorder = Recorder()
+    await recorder.log(made)
+    assert recorder.store.renewed == []
+    assert not recorder.store.settled + recorder.store.released
+
+
+async def test_other_intermediate_entries_do_nothing() -> None:
+    recorder = Recorder()
+    intermediate, start = entry(), entry()
     intermediate.common_properties.intermediate_log_entry = True
-    await recorder.log(periodic, intermediate)
+    start.common_properties.access_log_type = AccessLogType.DownstreamStart
+    await recorder.log(intermediate, start)
+    assert recorder.store.renewed == []
     assert recorder.store.settled == []
 
 
