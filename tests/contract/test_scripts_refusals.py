@@ -102,6 +102,7 @@ async def test_a_simple_root_notes_what_the_answer_says(
     answers.append(await reject_simple(store, cap=0))
     # A limit of 0 refuses what asks for nothing too.
     inspect.cache(rpm=9, tpm=0)
+    redis_client.delete(keys.tpm_prefix(ROOT) + inspect.minute())
     answers.append(await reject_simple(store, cap=0, input_tokens=0))
     found = notes(redis_client)[::-1]
     assert [note["by"][0][0] for note in found] == [answer.refused_by for answer in answers]
