@@ -182,7 +182,7 @@ def _apply(stack: Stack, name: str, limit_tokens: int) -> None:
 
 def _learn(stack: Stack, client: redis.Redis) -> None:
     """Answers go through the whole chain, and settling them writes the history. Estimates are of
-    full minutes, so the current one is then made the one before last, instead of waiting for it."""
+    full minutes, so the current one is then made an earlier one, instead of waiting for its end."""
     _apply(stack, "warm-up", 10**9)
     numbers = range(SENT, SENT + _WARM_UP)
     requests = [_request("label=warm-up", answer_tokens(number)) for number in numbers]
@@ -192,11 +192,11 @@ def _learn(stack: Stack, client: redis.Redis) -> None:
     if left := _wait_settled(client):
         raise RuntimeError(f"{left} reservations of the warm-up were not settled")
     prefix, inspector = keys.output_prefix(SERVICE), Inspector(client, SERVICE)
-    current, other = prefix + inspector.minute(), prefix + inspector.minute(back=2)
-    if client.exists(current):
-        client.rename(current, other)
+    now, earlier = inspector.minute(), inspector.minute(back=5)
+    for written in list(client.scan_iter(f"{prefix}*{now}", count=1000)):
+        client.rename(written, written.removesuffix(now) + earlier)
     # "Nothing is known yet", as worked out for this minute.
-    for kept in client.scan_iter(f"{prefix}expected:*"):
+    for kept in list(client.scan_iter(f"{prefix}*expected:*", count=1000)):
         client.delete(kept)
 
 
