@@ -18,6 +18,11 @@ def is_valid_id(value: str) -> bool:
     return _ID.fullmatch(value) is not None
 
 
+def is_root_id(value: str) -> bool:
+    """True for an id that a service or tenant may have: not one of a shared counter."""
+    return is_valid_id(value) and not value.startswith(ACROSS_PREFIX)
+
+
 def new_reservation_id() -> str:
     """A fresh reservation id: 128 random bits as 32 hex digits; unguessable, never a client's."""
     return secrets.token_hex(16)

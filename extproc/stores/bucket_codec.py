@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from extproc.core.buckets import Bucket, BucketKind, Period, Unit
+from extproc.core.buckets import MAX_BUCKETS, Bucket, BucketKind, Period, Unit
 from extproc.core.limits import MAX_LIMIT
 from extproc.stores import keys
 
@@ -29,8 +29,6 @@ _BEGINNINGS = {
     BucketKind.SLOTS: keys.slots("", "").partition("{")[0],
     BucketKind.QUOTA: keys.quota_prefix("", "").partition("{")[0],
 }
-# A script may take from so many counters at most: it blocks Redis while it runs.
-MAX_BUCKETS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,8 @@ class EncodedBuckets:
 def encode(root: str, buckets: tuple[Bucket, ...]) -> EncodedBuckets:
     """Raises ValueError for counters that the scripts could not keep apart or find again."""
     if len(buckets) > MAX_BUCKETS:
-        raise ValueError(f"{len(buckets)} limits for one request; at most {MAX_BUCKETS}")
+        text = f"{len(buckets)} limits for one request at {root}; at most {MAX_BUCKETS}"
+        raise ValueError(f"{text}: see `tokenweir limits check`")
     names = tuple(bucket.key for bucket in buckets)
     if len(set(names)) < len(names):
         raise ValueError(f"two limits share one counter: {sorted(names)}")

@@ -1,13 +1,22 @@
 """Reservations in Redis: one script a verb, one round trip a call."""
 
+from dataclasses import replace
+
+from extproc.core.buckets import Bucket, BucketKind, Unit
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.estimates import EstimateMode
 from extproc.core.limits import MAX_LIMIT, ServiceLimit
 from extproc.core.ports import OpenReservation
-from extproc.core.reservations import ReserveRequest, Settlement, SettleResult, StoreVerdict
+from extproc.core.reservations import (
+    Rejected,
+    ReserveRequest,
+    Settlement,
+    SettleResult,
+    StoreVerdict,
+)
 from extproc.stores import keys, scripts
 from extproc.stores.batcher import RedisBatcher, Word
-from extproc.stores.bucket_codec import encode
+from extproc.stores.bucket_codec import EncodedBuckets, encode
 from extproc.stores.scripts import load_script
 from extproc.stores.verdicts import read_settle_result, read_verdict
 
@@ -31,16 +40,31 @@ class RedisReservationStore:
     async def reserve(self, request: ReserveRequest) -> StoreVerdict:
         """Decide and take, in one script; the same id again gets its first answer.
 
-        Raises ValueError for buckets that are not of the request's root.
+        Raises StoreUnavailableError("policies") when the view in force has counters that cannot be
+        asked in one call: too many of them, or of another root.
         """
         if request.limit is not None or request.is_pinned:
             # Without a cached limit nobody registered the root; the reaper must find it.
             await self._redis.command("SADD", keys.ROOTS, request.root)
-        if request.version:
-            script, names, args = self._reserve_policies, *_policy_call(request)
-        else:
-            script, names, args = self._reserve, *_simple_call(request)
-        return read_verdict(request, await self._redis.run(script, names, args))
+        if not request.version:
+            names, args = _simple_call(request)
+            return read_verdict(request, await self._redis.run(self._reserve, names, args))
+        problem = ""
+        try:
+            encoded = encode(request.root, request.buckets)
+        except ValueError as error:
+            # What an administrator stored cannot be asked in one call. Mended it may be already, so
+            # the view is compared all the same, with a counter that admits nothing.
+            problem = str(error)
+            request = replace(request, buckets=(_closed(request.root),))
+            encoded = encode(request.root, request.buckets)
+        names, args = _policy_call(request, encoded)
+        reply = await self._redis.run(self._reserve_policies, names, args)
+        verdict = read_verdict(request, reply)
+        if problem and isinstance(verdict, Rejected):
+            # Never a reason to fail open.
+            raise StoreUnavailableError("policies", problem, transient=False)
+        return verdict
 
     async def settle(self, settlement: Settlement) -> SettleResult:
         """Charge what was used; only better knowledge changes an earlier end."""
@@ -166,14 +190,17 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
     )
 
 
-def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, ...]]:
+def _closed(root: str) -> Bucket:
+    """A counter that admits nothing."""
+    key = keys.minute_prefix(root, "closed")
+    return Bucket(label="closed", kind=BucketKind.MINUTE, unit=Unit.REQUESTS, key=key, limit=0)
+
+
+def _policy_call(
+    request: ReserveRequest, encoded: EncodedBuckets
+) -> tuple[tuple[str, ...], tuple[Word, ...]]:
     root, plan = request.root, request.estimate
     cap, platform_cap = _caps(request)
-    try:
-        encoded = encode(root, request.buckets)
-    except ValueError as error:
-        # What an administrator stored cannot be asked in one call; never a reason to fail open.
-        raise StoreUnavailableError("policies", str(error), transient=False) from error
     names = (
         keys.config(root),
         keys.output_prefix(root),
