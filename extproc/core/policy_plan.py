@@ -109,7 +109,7 @@ def plan(
             raise PolicyPlanError(
                 f"policies[{index}].name", f"{owner.name} is a policy of {whose}: choose another"
             )
-        version = versions.get(draft.policy.name, 0) + 1
+        version = max(0, versions.get(draft.policy.name, 0)) + 1
         change = _change(draft, before, version=version, now=now)
         if change is not None:
             changes.append(change)

@@ -133,7 +133,10 @@ def _size(met: Mapping[str, int]) -> int:
 
 
 def _most_met(standing: Iterable[tuple[LimitPolicy, int]]) -> dict[str, int]:
-    """Of each scope the value that meets the most counters, with those of all values."""
+    """Of each scope the value that meets the most counters, with those of all values.
+
+    Of versions that overlap (nothing of ours writes such) the one with more rules counts.
+    """
     of_all: dict[str, int] = {}
     named: dict[Scope, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     for policy, count in standing:
@@ -141,7 +144,7 @@ def _most_met(standing: Iterable[tuple[LimitPolicy, int]]) -> dict[str, int]:
         target[policy.name] = max(count, target.get(policy.name, 0))
     for by_value in named.values():
         for name, count in max(by_value.values(), key=_size).items():
-            of_all[name] = max(count, of_all.get(name, 0))
+            of_all[name] = of_all.get(name, 0) + count
     return {name: count for name, count in of_all.items() if count}
 
 
@@ -155,13 +158,12 @@ def _moments(policies: Iterable[LimitPolicy], now: datetime) -> list[datetime]:
 
 
 def _standing(policies: Iterable[LimitPolicy], at: datetime) -> list[tuple[LimitPolicy, int]]:
-    """What is in force, one version of each, with its number of counters."""
-    newest: dict[str, LimitPolicy] = {}
-    for policy in policies:
-        known = newest.get(policy.name)
-        if policy.is_in_force(at) and (known is None or policy.version > known.version):
-            newest[policy.name] = policy
-    return [(policy, sum(_counts(rule, at) for rule in policy.rules)) for policy in newest.values()]
+    """What is in force, with its number of counters."""
+    return [
+        (policy, sum(_counts(rule, at) for rule in policy.rules))
+        for policy in policies
+        if policy.is_in_force(at)
+    ]
 
 
 def _counts(rule: Rule, at: datetime) -> bool:

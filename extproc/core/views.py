@@ -47,6 +47,8 @@ def to_json(policies: PolicySet) -> str:
 def from_json(text: str) -> PolicySet:
     """The reverse of ``to_json``. Raises ValueError for anything else, such as a newer format."""
     try:
+        if not text.isascii():
+            raise ValueError("not a view of policies: not ASCII")
         plain = json.loads(text)
         if plain["format"] != _FORMAT:
             raise ValueError(f"format {plain['format']} is not known here")
