@@ -16,7 +16,7 @@ from extproc.core.reservations import (
 )
 from extproc.stores import keys, scripts
 from extproc.stores.batcher import RedisBatcher, Word
-from extproc.stores.bucket_codec import EncodedBuckets, encode
+from extproc.stores.bucket_codec import encode
 from extproc.stores.scripts import load_script
 from extproc.stores.verdicts import read_settle_result, read_verdict
 
@@ -46,24 +46,22 @@ class RedisReservationStore:
         if request.limit is not None or request.is_pinned:
             # Without a cached limit nobody registered the root; the reaper must find it.
             await self._redis.command("SADD", keys.ROOTS, request.root)
-        if not request.version:
-            names, args = _simple_call(request)
-            return read_verdict(request, await self._redis.run(self._reserve, names, args))
-        problem = ""
-        try:
-            encoded = encode(request.root, request.buckets)
-        except ValueError as error:
-            # What an administrator stored cannot be asked in one call. Mended it may be already, so
-            # the view is compared all the same, with a counter that admits nothing.
-            problem = str(error)
-            request = replace(request, buckets=(_closed(request.root),))
-            encoded = encode(request.root, request.buckets)
-        names, args = _policy_call(request, encoded)
-        reply = await self._redis.run(self._reserve_policies, names, args)
-        verdict = read_verdict(request, reply)
-        if problem and isinstance(verdict, Rejected):
-            # Never a reason to fail open.
-            raise StoreUnavailableError("policies", problem, transient=False)
+        problem: StoreUnavailableError | None = None
+        if request.version:
+            script = self._reserve_policies
+            try:
+                names, args = _policy_call(request)
+            except StoreUnavailableError as error:
+                # Mended it may be already, so the view is compared all the same, with a counter
+                # that admits nothing.
+                problem = error
+                request = replace(request, buckets=(_closed(request.root),))
+                names, args = _policy_call(request)
+        else:
+            script, (names, args) = self._reserve, _simple_call(request)
+        verdict = read_verdict(request, await self._redis.run(script, names, args))
+        if problem is not None and isinstance(verdict, Rejected):
+            raise problem
         return verdict
 
     async def settle(self, settlement: Settlement) -> SettleResult:
@@ -191,16 +189,19 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
 
 
 def _closed(root: str) -> Bucket:
-    """A counter that admits nothing."""
-    key = keys.minute_prefix(root, "closed")
-    return Bucket(label="closed", kind=BucketKind.MINUTE, unit=Unit.REQUESTS, key=key, limit=0)
+    """A counter that admits nothing; no policy's is called so."""
+    key = keys.minute_prefix(root, "no_room.rpm")
+    return Bucket(label="no_room/rpm", kind=BucketKind.MINUTE, unit=Unit.REQUESTS, key=key, limit=0)
 
 
-def _policy_call(
-    request: ReserveRequest, encoded: EncodedBuckets
-) -> tuple[tuple[str, ...], tuple[Word, ...]]:
+def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, ...]]:
     root, plan = request.root, request.estimate
     cap, platform_cap = _caps(request)
+    try:
+        encoded = encode(root, request.buckets)
+    except ValueError as error:
+        # What an administrator stored cannot be asked in one call; never a reason to fail open.
+        raise StoreUnavailableError("policies", str(error), transient=False) from error
     names = (
         keys.config(root),
         keys.output_prefix(root),
