@@ -259,9 +259,9 @@ class Descriptor:
 class BadEffect(StrEnum):
     """What becomes of a row that cannot be read."""
 
-    REFUSES = "refuses"  # everything of its root, for what is limited there is not known
+    REFUSES = "root refused"  # everything of its root, for what is limited there is not known
     LEFT_OUT = "left out"  # of every root, or not in force yet, or only an override
-    BLOCKS = "blocks"  # a block of which only the end or the reason is wrong: for ever
+    BLOCKS = "blocks for ever"  # a block of which only the end or the reason is wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
