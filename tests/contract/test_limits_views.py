@@ -5,6 +5,7 @@ SQL decides then, and what the newer release has cached stays.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -106,9 +107,10 @@ async def test_sql_decides_and_the_cache_stays_as_it_was(
 
     # A storm of requests does not become a storm of SELECTs.
     worker.selects.clear()
-    verdicts = await asyncio.gather(*(worker.ask() for _ in range(100)))
-    assert all(isinstance(each, Admitted) for each in verdicts)
-    assert len(worker.selects) < 20
+    started = time.monotonic()
+    for _ in range(50):
+        assert isinstance(await worker.ask(), Admitted)
+    assert len(worker.selects) <= 2 + (time.monotonic() - started)
 
     # An administrator's change is seen by the next request here too.
     await worker.apply(0)

@@ -78,6 +78,7 @@ SQLITE_POLICY_CHANGES = [
     "effective_from = 5",
     "effective_from = x'ff'",
     "effective_to = 'never'",
+    "effective_to = '12/31/2030'",
     "effective_to = 1893456000",
     "effective_to = ''",
 ]
@@ -308,7 +309,7 @@ async def test_a_block_whose_end_cannot_be_read_has_not_ended(
     is_sqlite = database.engine.dialect.name == "sqlite"
     await table.put(ROOT, rpm=1, tpm=1)
     await policies.block(Block(scope=Scope.USER, value="eve", root=ROOT))
-    for until in ["'soon'", "''", "5", "x'ff'"] if is_sqlite else ["'0000-00-00'"]:
+    for until in ["'soon'", "'12/31/2030'", "''", "5", "x'ff'"] if is_sqlite else ["'0000-00-00'"]:
         await spoil(database, f"until = {until}", table="block")
         found = await policies.load(ROOT)
         assert bad_of(found) == [("block", BadEffect.BLOCKS)]
