@@ -137,6 +137,7 @@ async def serve(settings: Settings) -> None:
     limits = CachedLimitSource(
         redis,
         PolicyTable(database),
+        telemetry=metrics,
         cache_ttl_seconds=settings.limits.cache_ttl_seconds,
         negative_ttl_seconds=settings.limits.negative_ttl_seconds,
     )

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from extproc.cli_policies import VERBS, run_policies_command
+from extproc.cli_policies import VERBS, print_bad, run_policies_command
 from extproc.core.errors import SettingsError
 from extproc.core.ids import is_valid_id
 from extproc.core.limits import ServiceLimit
@@ -32,9 +32,12 @@ async def run_limits_command(args: argparse.Namespace, settings: Settings) -> in
             return await run_policies_command(args, PolicyAdmin(redis, PolicyTable(database)))
         if args.verb == "list":
             _print_table(await admin.list())
+            print_bad(await admin.bad())
             return 0
         if args.verb == "set":
             return await _set(admin, args)
+        if args.verb == "delete":
+            return await _delete(admin, args.service)
         found = await admin.get(args.service)
         if found is not None and args.verb in ("enable", "disable"):
             found = await admin.set(args.service, enabled=args.verb == "enable")
@@ -50,6 +53,13 @@ async def _set(admin: LimitAdmin, args: argparse.Namespace) -> int:
     except ValueError as error:
         raise SettingsError("limits set", str(error)) from error
     return _print_one(limit, args.service)
+
+
+async def _delete(admin: LimitAdmin, service: str) -> int:
+    if not await admin.delete(service):
+        return _print_one(None, service)
+    print(f"deleted {service}")
+    return 0
 
 
 def _print_one(limit: ServiceLimit | None, service: str) -> int:

@@ -2,21 +2,24 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extproc.core.errors import SettingsError
-from extproc.core.ids import is_valid_id
-from extproc.core.policies import Block, Dimension, LimitPolicy, PolicySet, Scope
+from extproc.core.ids import is_root_id
+from extproc.core.policies import BadRow, Block, Dimension, LimitPolicy, PolicySet, Scope
 from extproc.core.policy_plan import PolicyFile, describe
 
 if TYPE_CHECKING:  # every command makes the parser; few need SQLAlchemy and pydantic
     from extproc.stores.limit_admin import PolicyAdmin
+    from extproc.stores.policy_table import PolicyCheck
 
 EXIT_NOT_FOUND = 1
 EXIT_CHANGED = 4
-VERBS = ("apply", "policies", "block", "unblock", "override")
+EXIT_BAD = 5
+VERBS = ("apply", "check", "policies", "block", "unblock", "override")
 
 
 def add_policy_verbs(verbs: Any) -> None:
@@ -24,6 +27,7 @@ def add_policy_verbs(verbs: Any) -> None:
     apply = verbs.add_parser("apply", help="make the policies of a YAML file true")
     apply.add_argument("-f", "--file", type=Path, required=True, metavar="FILE")
     apply.add_argument("--dry-run", action="store_true", help="only show what would change")
+    verbs.add_parser("check", help="show what is stored and cannot be read, or has no room")
     show = verbs.add_parser("policies", help="show policies, blocks and overrides")
     show.add_argument("--root", type=_root, help="only what concerns this root")
     block = verbs.add_parser("block", help="refuse everything of one value of a scope")
@@ -47,6 +51,8 @@ async def run_policies_command(args: argparse.Namespace, admin: "PolicyAdmin") -
         match args.verb:
             case "apply":
                 return await _apply(args.file, admin, is_dry=args.dry_run)
+            case "check":
+                return _print_check(await admin.check())
             case "policies":
                 _print(await admin.list(args.root))
             case "block":
@@ -73,10 +79,10 @@ async def run_policies_command(args: argparse.Namespace, admin: "PolicyAdmin") -
 
 
 def _read(path: Path) -> PolicyFile:
-    from extproc.stores.policy_file import read_policy_file
+    from extproc.stores.policy_file import read_policy_path
 
     try:
-        return read_policy_file(path.read_text(encoding="utf-8"))
+        return read_policy_path(path)
     except (OSError, ValueError) as error:
         raise SettingsError(str(path), str(error)) from error
 
@@ -135,6 +141,23 @@ def _print(policies: PolicySet) -> None:
     for override in policies.overrides:
         until = _time(override.until)
         print(f"override {override.policy} {override.dimension} {override.limit} until {until}")
+    print_bad(policies.bad)
+
+
+def print_bad(rows: Iterable[BadRow]) -> None:
+    """Rows that cannot be read, and what becomes of them."""
+    for row in rows:
+        print(f"cannot be read, {row.effect}: {row}")
+
+
+def _print_check(found: "PolicyCheck") -> int:
+    print_bad(found.bad)
+    for crowd in found.crowds:
+        print(f"no room: {crowd}")
+    if found.bad or found.crowds:
+        return EXIT_BAD
+    print("all can be read and has room")
+    return 0
 
 
 def _line(policy: LimitPolicy) -> str:
@@ -181,6 +204,7 @@ def _limit(text: str) -> int | None:
 
 
 def _root(text: str) -> str:
-    if not is_valid_id(text):
-        raise argparse.ArgumentTypeError("1 to 128 letters, digits, '.', '_', ':' or '-'")
+    if not is_root_id(text):
+        rule = "1 to 128 letters, digits, '.', '_', ':' or '-', not beginning with across:"
+        raise argparse.ArgumentTypeError(rule)
     return text

@@ -104,6 +104,14 @@ class Metrics:
                 registry=registry,
             )
         )
+        self._unreadable_rows = _children(
+            Counter(
+                "tokenweir_unreadable_rows_total",
+                "Rows of limits in SQL that could not be read, by table, at each load.",
+                ["table"],
+                registry=registry,
+            )
+        )
         self._admission_seconds = _children(
             Histogram(
                 "tokenweir_admission_seconds",
@@ -185,8 +193,9 @@ class Metrics:
         self._open: Gauge | None = None
         self._last_sweep: Gauge | None = None
         self._reviews: Gauge | None = None
-        for reason in ("redis_unavailable", "sql_unavailable", "internal_error"):
-            self._refusals(reason)
+        for store in ("redis", "sql", "policies"):
+            self._refusals(f"{store}_unavailable")
+        self._refusals("internal_error")
         self._failed_open("redis")
         for source in Source:
             self._settlement_failures(source.value)
@@ -218,6 +227,9 @@ class Metrics:
 
     def failed_open(self, reason: str) -> None:
         self._failed_open(reason).inc()
+
+    def unreadable_row(self, table: str) -> None:
+        self._unreadable_rows(table).inc()
 
     def settled(self, settlement: Settlement, result: SettleResult, *, seconds: float) -> None:
         self._settlements(

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+# A script may take from so many counters of one root: it blocks Redis while it runs.
+MAX_BUCKETS = 64
+
 
 class BucketKind(StrEnum):
     """How a counter works in Redis."""

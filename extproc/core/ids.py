@@ -36,6 +36,11 @@ def key_digest(value: str) -> str:
     return ":" + hashlib.blake2s(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
+def is_root_id(value: str) -> bool:
+    """True for an id that a service or tenant may have: not one of a shared counter."""
+    return is_valid_id(value) and not value.startswith(ACROSS_PREFIX)
+
+
 def new_reservation_id() -> str:
     """A fresh reservation id: 128 random bits as 32 hex digits; unguessable, never a client's."""
     return secrets.token_hex(16)

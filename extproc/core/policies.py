@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from extproc.core.limits import MAX_LIMIT, ServiceLimit
+from extproc.core.ids import ACROSS_PREFIX, is_root_id
+from extproc.core.limits import MAX_LIMIT, ServiceLimit, check_whole
 
 
 class Scope(StrEnum):
@@ -102,6 +103,10 @@ class Rule:
     cycle_end: datetime | None = None
 
     def __post_init__(self) -> None:
+        for name, value in (("limit", self.limit), ("window_seconds", self.window_seconds)):
+            check_whole(f"{self.dimension}: {name}", value)
+        if self.burst is not None:
+            check_whole(f"{self.dimension}: burst", self.burst)
         if not 0 <= self.limit <= MAX_LIMIT:
             raise ValueError(f"{self.dimension}: limit must be 0 to {MAX_LIMIT}, got {self.limit}")
         if self.algorithm is not Algorithm.MINUTE and self.dimension not in RATES:
@@ -154,10 +159,14 @@ class LimitPolicy:
     def __post_init__(self) -> None:
         check_name(self.name)
         check_value(self.value, may_be_wild=True)
+        check_root(self.root)
+        check_whole("version", self.version)
         if self.version < 1:
             raise ValueError(f"version must be at least 1, got {self.version}")
         if not 1 <= len(self.model) <= MAX_VALUE_LENGTH:
             raise ValueError(f"model must be 1 to {MAX_VALUE_LENGTH} characters")
+        if not self.model.isprintable():
+            raise ValueError("model must be printable text")
         if self.across_roots and self.root is not None:
             raise ValueError("across_roots: a policy of one root cannot reach across roots")
         if not self.rules:
@@ -187,10 +196,17 @@ def check_value(value: str, *, may_be_wild: bool) -> None:
         raise ValueError(f"value must be 1 to {MAX_VALUE_LENGTH} characters")
     if not may_be_wild and value in (ANY, EACH):
         raise ValueError(f"value must be one value, not {value}")
-    if value.startswith("*") and value not in (ANY, EACH):
-        raise ValueError(f"value must be a value, {ANY} or {EACH}, got {value}")
     if not value.isprintable() or value != value.strip():
         raise ValueError("value must be printable text without spaces at its ends")
+    if value.startswith("*") and value not in (ANY, EACH):
+        raise ValueError(f"value must be a value, {ANY} or {EACH}, got {value}")
+
+
+def check_root(root: str | None) -> None:
+    """Raise ValueError for what no service or tenant can be called; None is every root."""
+    if root is not None and not is_root_id(root):
+        text = "root must be 1 to 128 letters, digits, '.', '_', ':' or '-'"
+        raise ValueError(f"{text}, and not begin with {ACROSS_PREFIX}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +224,9 @@ class Block:
 
     def __post_init__(self) -> None:
         check_value(self.value, may_be_wild=False)
-        if len(self.reason) > MAX_VALUE_LENGTH:
-            raise ValueError(f"reason must be at most {MAX_VALUE_LENGTH} characters")
+        check_root(self.root)
+        if len(self.reason) > MAX_VALUE_LENGTH or not self.reason.isprintable():
+            raise ValueError(f"reason must be at most {MAX_VALUE_LENGTH} printable characters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +239,7 @@ class Override:
     until: datetime
 
     def __post_init__(self) -> None:
+        check_whole("limit", self.limit)
         if not 0 <= self.limit <= MAX_LIMIT:
             raise ValueError(f"limit must be 0 to {MAX_LIMIT}, got {self.limit}")
 
@@ -238,12 +256,46 @@ class Descriptor:
     requested_model: str
 
 
+class BadEffect(StrEnum):
+    """What becomes of a row that cannot be read."""
+
+    REFUSES = "root refused"  # everything of its root, for what is limited there is not known
+    LEFT_OUT = "left out"  # of every root, or not in force yet, or only an override
+    BLOCKS = "blocks for ever"  # a block of which only the end or the reason is wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRow:
+    """A stored row that is no policy, block, override or service limit: one written by hand, say.
+
+    ``name`` is what people know it by, for display. ``root`` None: every root. ``begins`` is when
+    what it says begins, if that is to come.
+    """
+
+    table: str
+    id: int
+    name: str
+    root: str | None
+    reason: str
+    effect: BadEffect
+    version: int = 0
+    begins: datetime | None = None
+
+    def __str__(self) -> str:
+        where = "every root" if self.root is None else f"root {self.root}"
+        return f"{self.table} id {self.id} ({self.name}, {where}): {self.reason}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySet:
-    """What is, or will be, in force for one root; see ``views`` for its JSON and its version."""
+    """What is, or will be, in force for one root; see ``views`` for its JSON and its version.
+
+    ``bad`` are rows that could not be read and are not in force; no view holds them.
+    """
 
     root: str
     service: ServiceLimit | None
     policies: tuple[LimitPolicy, ...] = ()
     blocks: tuple[Block, ...] = ()
     overrides: tuple[Override, ...] = ()
+    bad: tuple[BadRow, ...] = ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from extproc.core.policies import LimitPolicy
+from extproc.core.policies import BadRow, LimitPolicy
 from extproc.core.views import policy_to_plain
 
 # "Since ever": for what began before it was looked at.
@@ -44,23 +44,25 @@ class PolicyFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChange:
     """One line of a plan. ``before`` is the version that is replaced or ended, ``after`` the new
-    one. All that is in force at ``at``, or would be later, ends there."""
+    one. All that is in force at ``at``, or would be later, ends there. With ``bad`` it is only that
+    row which ends, because it cannot be read."""
 
     kind: ChangeKind
     at: datetime
     before: LimitPolicy | None
     after: LimitPolicy | None
+    bad: BadRow | None = None
 
     @property
     def name(self) -> str:
         """The policy's."""
-        policy = self.after or self.before
-        assert policy is not None
-        return policy.name
+        named = self.after or self.before or self.bad
+        assert named is not None
+        return named.name
 
     def is_same_step(self, other: "PolicyChange") -> bool:
         """Whether both say the same, planned at different moments."""
-        return (self.kind, self.before) == (other.kind, other.before) and (
+        return (self.kind, self.before, self.bad) == (other.kind, other.before, other.bad) and (
             _content(self.after) == _content(other.after)
         )
 
@@ -74,28 +76,40 @@ class PolicyPlanError(ValueError):
 
 
 def plan(
-    file: PolicyFile, stored: Iterable[LimitPolicy], now: datetime
+    file: PolicyFile,
+    stored: Iterable[LimitPolicy],
+    now: datetime,
+    *,
+    bad: Iterable[BadRow] = (),
+    versions: Mapping[str, int] | None = None,
 ) -> tuple[PolicyChange, ...]:
     """The changes that make ``file`` true from ``now`` on, sorted by name.
 
-    ``stored`` are all versions of the file's root and of the names in the file. Raises
-    PolicyPlanError when a name belongs to another root.
+    ``stored`` are all versions of the file's root and of the names in the file, ``bad`` are such
+    rows that cannot be read and have not ended, ``versions`` the highest numbers of such rows. They
+    end now, for what the file says takes their place. Raises PolicyPlanError when a name belongs to
+    another root.
     """
-    versions: dict[str, int] = {}
+    versions = dict(versions or {})
     latest: dict[str, LimitPolicy] = {}
     for policy in sorted(stored, key=lambda policy: policy.version):
-        versions[policy.name] = policy.version
+        versions[policy.name] = max(policy.version, versions.get(policy.name, 0))
         if not has_ended(policy, now):
             latest[policy.name] = policy
-    changes = []
+    # Ended before anything begins, so they come first and the sort keeps them there.
+    spoilt = {row.name: row for row in bad}
+    changes = [
+        PolicyChange(kind=ChangeKind.ENDED, at=now, before=None, after=None, bad=row) for row in bad
+    ]
     for index, draft in enumerate(file.drafts):
         before = latest.pop(draft.policy.name, None)
-        if before is not None and before.root != file.root:
-            whose = "every root" if before.root is None else f"root {before.root}"
+        owner = before or spoilt.get(draft.policy.name)
+        if owner is not None and owner.root != file.root:
+            whose = "every root" if owner.root is None else f"root {owner.root}"
             raise PolicyPlanError(
-                f"policies[{index}].name", f"{before.name} is a policy of {whose}: choose another"
+                f"policies[{index}].name", f"{owner.name} is a policy of {whose}: choose another"
             )
-        version = versions.get(draft.policy.name, 0) + 1
+        version = max(0, versions.get(draft.policy.name, 0)) + 1
         change = _change(draft, before, version=version, now=now)
         if change is not None:
             changes.append(change)
@@ -107,6 +121,21 @@ def plan(
     return tuple(sorted(changes, key=lambda change: change.name))
 
 
+def policies_after(
+    policies: Iterable[LimitPolicy], changes: Iterable[PolicyChange]
+) -> list[LimitPolicy]:
+    """What is in force or to come once ``changes`` are made."""
+    changed = {change.name: change for change in changes if change.bad is None}
+    found = []
+    for policy in policies:
+        change, end = changed.get(policy.name), policy.effective_to
+        if change is not None and (end is None or end > change.at):
+            end = max(policy.effective_from, change.at)
+        if end is None or end > policy.effective_from:
+            found.append(replace(policy, effective_to=end))
+    return found + [change.after for change in changed.values() if change.after is not None]
+
+
 def has_ended(policy: LimitPolicy, now: datetime) -> bool:
     """Whether a version is in force neither at ``now`` nor later."""
     end = policy.effective_to
@@ -116,6 +145,9 @@ def has_ended(policy: LimitPolicy, now: datetime) -> bool:
 def describe(change: PolicyChange) -> list[str]:
     """The change as lines of a diff."""
     before, after = change.before, change.after
+    if change.bad is not None:
+        row = change.bad
+        return [f"- {row.name}: ends {_time(change.at)}; it cannot be read: {row.reason}"]
     if after is None:
         assert before is not None
         return [f"- {before.name} v{before.version}: ends {_time(change.at)}"]

@@ -55,7 +55,7 @@ class PolicyViews(Protocol):
 
     def put(self, root: str, version: str, view: str) -> PolicyView | None:
         """Keep what Redis says; both empty: the root has no policies. Raises
-        StoreUnavailableError for a view that is not understood."""
+        StoreUnavailableError for a view that is not understood: SQL can still say."""
         ...
 
     def learn(self, policies: PolicySet) -> PolicyView: ...
@@ -129,6 +129,10 @@ class Telemetry(Protocol):
     def unmetered(self, reason: str, *, allowed: bool) -> None: ...
 
     def failed_open(self, reason: str) -> None: ...
+
+    def unreadable_row(self, table: str) -> None:
+        """A stored limit could not be read when limits were loaded."""
+        ...
 
     def settled(self, settlement: Settlement, result: SettleResult, *, seconds: float) -> None: ...
 

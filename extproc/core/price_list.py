@@ -1,7 +1,7 @@
 """What tokens cost, as far as cost limits need it: one price for input and one for output.
 
 Whole micro-USD for a million tokens. Versioned price books come with the ledger; until then a price
-is a setting, and a model without one costs nothing here.
+is a setting.
 """
 
 from dataclasses import dataclass
@@ -17,18 +17,27 @@ class Price:
     output_micros: int
 
 
-_FREE = Price(model="*", input_micros=0, output_micros=0)
+# For requests that meet no cost limit.
+FREE = Price(model="*", input_micros=0, output_micros=0)
 
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Prices in order; the first whose glob matches counts."""
+    """Prices in order; the first whose glob matches counts.
+
+    No provider known tells models apart by case, so a glob in another case than the request counts
+    where none matches exactly: a slip of the pen must not leave a model without a price.
+    """
 
     prices: tuple[Price, ...] = ()
 
-    def of(self, model: str) -> Price:
-        """The price of a requested model."""
+    def of(self, model: str) -> Price | None:
+        """The price of a requested model; None where no glob matches, which is not free."""
         for price in self.prices:
             if fnmatchcase(model, price.model):
                 return price
-        return _FREE
+        folded = model.lower()
+        for price in self.prices:
+            if fnmatchcase(folded, price.model.lower()):
+                return price
+        return None

@@ -97,16 +97,14 @@ class Reserver:
         attempt.roots.append(root)
         for _ in range(_ROUNDS):
             request, resolved = self._ask_with(attempt, view, pinned)
-            try:
-                verdict = await self._ask(request)
-            except StoreUnavailableError as error:
-                if error.store == "policies":
-                    # Never sent, so not compared either: by the next request it may be mended.
-                    self._views.put(root, "", "")
-                raise
+            verdict = await self._ask(request)
             if isinstance(verdict, LimitsStale):
-                view, pinned = self._views.put(root, verdict.version, verdict.view), None
-            elif isinstance(verdict, LimitsMissing):
+                try:
+                    view, pinned = self._views.put(root, verdict.version, verdict.view), None
+                    continue
+                except StoreUnavailableError:
+                    pass  # a view of a newer release, or spoilt: what SQL says decides
+            if isinstance(verdict, LimitsMissing | LimitsStale):
                 found = await self._limits.load(root)
                 if not found.is_known:
                     return ServiceRefused(ServiceState.UNKNOWN)

@@ -128,6 +128,7 @@ class PolicyIndex:
             unit=Unit.REQUESTS,
             key=self._key(BucketKind.MINUTE, self.policies.root, f"block.{block.scope}"),
             limit=0,
+            subject=f"{block.scope}:{_shown(block.value)}",
         )
 
     def _matching(

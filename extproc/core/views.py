@@ -47,6 +47,8 @@ def to_json(policies: PolicySet) -> str:
 def from_json(text: str) -> PolicySet:
     """The reverse of ``to_json``. Raises ValueError for anything else, such as a newer format."""
     try:
+        if not text.isascii():
+            raise ValueError("not a view of policies: not ASCII")
         plain = json.loads(text)
         if plain["format"] != _FORMAT:
             raise ValueError(f"format {plain['format']} is not known here")
@@ -61,8 +63,10 @@ def from_json(text: str) -> PolicySet:
             blocks=tuple(map(_block_from_plain, plain["blocks"])),
             overrides=tuple(map(_override_from_plain, plain["overrides"])),
         )
-    except (KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"not a view of policies: {error!r}") from error
+    except RecursionError:
+        raise ValueError("not a view of policies: nested too deeply") from None
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"not a view of policies: {error!r:.200}") from error
 
 
 def version_of(view: str) -> str:
@@ -89,6 +93,9 @@ def _boundaries(policies: PolicySet) -> Iterator[datetime]:
             yield block.until
     for override in policies.overrides:
         yield override.until
+    for row in policies.bad:
+        if row.begins is not None:
+            yield row.begins
 
 
 def canonical(plain: object) -> str:

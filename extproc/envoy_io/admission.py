@@ -21,7 +21,7 @@ from extproc.core.ids import new_reservation_id, reservation_id_of
 from extproc.core.outcomes import release
 from extproc.core.policies import Descriptor, Scope
 from extproc.core.ports import LimitSource, Telemetry
-from extproc.core.price_list import PriceList
+from extproc.core.price_list import FREE, PriceList
 from extproc.core.reservations import (
     Admitted,
     IdConflict,
@@ -281,7 +281,7 @@ class Admission:
             factor_percent=facts.factor_percent,
             request_id=asked.request_id,
         )
-        price = self._policy.prices.of(facts.model)
+        price = self._policy.prices.of(facts.model) or FREE
         request = ReserveRequest(
             reservation_id=handle.reservation_id,
             root=handle.root,

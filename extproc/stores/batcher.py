@@ -88,6 +88,8 @@ class RedisBatcher:
             self._pool = ConnectionPool.from_url(
                 url,
                 decode_responses=True,
+                # A value that is no text must not spoil the other replies of its batch.
+                encoding_errors="surrogateescape",
                 protocol=2,
                 retry=Retry(NoBackoff(), 0),
                 socket_timeout=None,

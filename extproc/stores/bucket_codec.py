@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from extproc.core.buckets import Bucket, BucketKind, Period, Unit
+from extproc.core.buckets import MAX_BUCKETS, Bucket, BucketKind, Period, Unit
 from extproc.core.limits import MAX_LIMIT
 from extproc.core.policies import ANY, SERVICE_LIMIT, Dimension, Scope
 from extproc.stores import keys
@@ -38,8 +38,6 @@ _PERIOD_OF = {letter: period for period, letter in _PERIODS.items()}
 # The counters of a simple root, as a record of a root with policies would keep them.
 SIMPLE_RPM = f"mr|{keys.rpm_prefix('')}"
 SIMPLE_TPM = f"mt|{keys.tpm_prefix('')}"
-# A script may take from so many counters at most: it blocks Redis while it runs.
-MAX_BUCKETS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,8 @@ class NamedCounter:
 def encode(root: str, buckets: tuple[Bucket, ...]) -> EncodedBuckets:
     """Raises ValueError for counters that the scripts could not keep apart or find again."""
     if len(buckets) > MAX_BUCKETS:
-        raise ValueError(f"{len(buckets)} limits for one request; at most {MAX_BUCKETS}")
+        text = f"{len(buckets)} limits for one request at {root}; at most {MAX_BUCKETS}"
+        raise ValueError(f"{text}: see `tokenweir limits check`")
     names = tuple(bucket.key for bucket in buckets)
     if len(set(names)) < len(names):
         raise ValueError(f"two limits share one counter: {sorted(names)}")

@@ -6,12 +6,12 @@ from datetime import datetime
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.limits import ServiceLimit
-from extproc.core.policies import Block, Dimension, Override, PolicySet, Scope
+from extproc.core.policies import BadRow, Block, Dimension, Override, PolicySet, Scope
 from extproc.core.policy_plan import PolicyChange, PolicyFile
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
 from extproc.stores.limit_table import LimitTable
-from extproc.stores.policy_table import PolicyTable
+from extproc.stores.policy_table import PolicyCheck, PolicyTable
 
 # DEL can be repeated without harm, and much depends on it.
 _ATTEMPTS = 3
@@ -46,6 +46,16 @@ class LimitAdmin:
         """Refuse every request of the service. Raises ValueError when there is none."""
         return await self.set(service_id, enabled=False)
 
+    async def delete(self, service_id: str) -> bool:
+        """Remove the service: it is unknown from now on, if it has no policies of its own.
+
+        False when there was none. The cache is cleared even then: so a run whose clearing failed
+        can be repeated.
+        """
+        found = await self._table.delete(service_id)
+        await forget(self._redis, service_id)
+        return found
+
     async def get(self, service_id: str) -> ServiceLimit | None:
         """The limits as in SQL."""
         return await self._table.find(service_id)
@@ -53,6 +63,10 @@ class LimitAdmin:
     async def list(self) -> list[ServiceLimit]:
         """All services as in SQL, sorted by id."""
         return await self._table.all()
+
+    async def bad(self) -> Sequence[BadRow]:
+        """The rows of services that cannot be read."""
+        return await self._table.bad()
 
 
 class PolicyAdmin:
@@ -68,6 +82,10 @@ class PolicyAdmin:
     async def list(self, root: str | None = None) -> PolicySet:
         """What is in force or to come: all of it, or what concerns ``root``."""
         return await self._table.all(root)
+
+    async def check(self) -> PolicyCheck:
+        """Whatever is wrong with what is stored, at all roots."""
+        return await self._table.check()
 
     async def plan(self, file: PolicyFile) -> tuple[PolicyChange, ...]:
         """What ``apply`` would change. Raises PolicyPlanError."""

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from extproc.core.errors import StoreUnavailableError
+from extproc.core.ids import is_root_id
 from extproc.core.limits import ServiceLimit
+from extproc.core.policies import BadEffect, BadRow
 from extproc.stores.sql import Database
 from extproc.stores.tables import service_limit
 
@@ -16,6 +18,7 @@ from extproc.stores.tables import service_limit
 MAX_RPM = 2**31 - 1
 
 _COLUMNS = (
+    service_limit.c.id,
     service_limit.c.service_id,
     service_limit.c.rpm,
     service_limit.c.tpm,
@@ -34,8 +37,17 @@ class LimitTable:
         return await self._database.run(lambda connection: find_limit(connection, service_id))
 
     async def all(self) -> list[ServiceLimit]:
-        """All services, sorted by id."""
-        return await self._database.run(_all)
+        """All services that can be read, sorted by id."""
+        return (await self._database.run(all_limits))[0]
+
+    async def bad(self) -> list[BadRow]:
+        """The rows that cannot be read."""
+        return (await self._database.run(all_limits))[1]
+
+    async def delete(self, service_id: str) -> bool:
+        """Remove a service; committed when this returns. False when there was none."""
+        query = delete(service_limit).where(service_limit.c.service_id == service_id)
+        return await self._database.run(lambda connection: connection.execute(query).rowcount > 0)
 
     async def put(
         self,
@@ -47,8 +59,11 @@ class LimitTable:
     ) -> ServiceLimit:
         """Create a service, or change the given columns of it; committed when this returns.
 
-        Raises ValueError when a value is out of range, or a new service lacks ``rpm`` or ``tpm``.
+        Raises ValueError when a value is out of range, when a new service lacks ``rpm`` or ``tpm``,
+        and for an id that no service can have.
         """
+        if not is_root_id(service_id):
+            raise ValueError(f"{service_id} cannot be a service: across: begins shared counters")
         if rpm is not None and rpm > MAX_RPM:
             raise ValueError(f"rpm must be at most {MAX_RPM}, got {rpm}")
         ServiceLimit(service_id=service_id, rpm=rpm or 0, tpm=tpm or 0)  # checks the ranges
@@ -66,29 +81,51 @@ class _CreatedInBetweenError(Exception):
 
 
 def _limit(row: RowMapping) -> ServiceLimit:
-    try:
-        return ServiceLimit(
-            service_id=row["service_id"],
-            rpm=row["rpm"],
-            tpm=row["tpm"],
-            enabled=row["status"] == 1,
-        )
-    except (TypeError, ValueError) as error:  # written by other means than ours
-        text = f"service_limit holds a wrong row for {row['service_id']}: {error}"
-        raise StoreUnavailableError("sql", text, transient=False) from error
+    """Raises ValueError or TypeError for a row that was written by other means than ours."""
+    return ServiceLimit(
+        service_id=row["service_id"],
+        rpm=row["rpm"],
+        tpm=row["tpm"],
+        enabled=row["status"] == 1,
+    )
 
 
 def find_limit(connection: Connection, service_id: str) -> ServiceLimit | None:
-    """The row of a service, None when there is none."""
+    """The row of a service, None when there is none. Raises StoreUnavailableError("policies") for
+    a wrong one: a service whose limits are not known is refused."""
     query = select(*_COLUMNS).where(service_limit.c.service_id == service_id)
     row = connection.execute(query).mappings().one_or_none()
-    return None if row is None else _limit(row)
+    if row is None:
+        return None
+    try:
+        return _limit(row)
+    except (TypeError, ValueError) as error:
+        text = f"service_limit holds a wrong row for {service_id}: {error}"
+        raise StoreUnavailableError("policies", text, transient=False) from error
 
 
-def _all(connection: Connection) -> list[ServiceLimit]:
+def all_limits(connection: Connection) -> tuple[list[ServiceLimit], list[BadRow]]:
+    """All services, sorted by id, and the rows that cannot be read."""
     query = select(*_COLUMNS).order_by(service_limit.c.service_id)
     rows: Sequence[RowMapping] = connection.execute(query).mappings().all()
-    return [_limit(row) for row in rows]
+    found: list[ServiceLimit] = []
+    bad: list[BadRow] = []
+    for row in rows:
+        try:
+            found.append(_limit(row))
+        except (TypeError, ValueError) as error:
+            service_id = str(row["service_id"])
+            bad.append(
+                BadRow(
+                    table=service_limit.name,
+                    id=row["id"],
+                    name=service_id,
+                    root=service_id,
+                    reason=str(error),
+                    effect=BadEffect.REFUSES,
+                )
+            )
+    return found, bad
 
 
 def _put(connection: Connection, service_id: str, values: dict[str, Any]) -> ServiceLimit:

@@ -4,10 +4,11 @@ A file is checked wholly before anything is done with it, and an error names its
 ``policies[2].rules[0].limit``.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -17,7 +18,7 @@ from pydantic import (
     ValidationError,
 )
 
-from extproc.core.ids import is_valid_id
+from extproc.core.ids import ACROSS_PREFIX, is_root_id
 from extproc.core.limits import MAX_LIMIT
 from extproc.core.policies import (
     MAX_VALUE_LENGTH,
@@ -32,12 +33,10 @@ from extproc.core.policies import (
     check_value,
 )
 from extproc.core.policy_plan import EPOCH, PolicyDraft, PolicyFile
+from extproc.stores.policy_yaml import PolicyFileError, read_yaml, shown
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
-
-
-class PolicyFileError(ValueError):
-    """The file is wrong; a line for each mistake."""
+_MAX_PROBLEMS = 50
 
 
 def parse_moment(value: object) -> datetime:
@@ -54,7 +53,10 @@ def parse_moment(value: object) -> datetime:
             raise ValueError("must be a date or a time, as 2026-12-01T00:00:00Z")
         value = datetime.fromisoformat(text)
     zoned = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    return zoned.astimezone(UTC).replace(microsecond=0)
+    try:
+        return zoned.astimezone(UTC).replace(microsecond=0)
+    except OverflowError as error:
+        raise ValueError("must be between the years 1 and 9999 in UTC") from error
 
 
 def _checked_name(name: str) -> str:
@@ -68,8 +70,9 @@ def _checked_value(value: str) -> str:
 
 
 def _checked_root(root: str) -> str:
-    if not is_valid_id(root):
-        raise ValueError("must be 1 to 128 letters, digits, '.', '_', ':' or '-'")
+    if not is_root_id(root):
+        text = "must be 1 to 128 letters, digits, '.', '_', ':' or '-'"
+        raise ValueError(f"{text}, and not begin with {ACROSS_PREFIX}")
     return root
 
 
@@ -80,9 +83,16 @@ def _text(value: object) -> object:
     return value
 
 
+def _whole(value: object) -> object:
+    if type(value) is not int:
+        raise ValueError("must be a whole number in digits, as 1000 or 1_000")
+    return value
+
+
 _Text = BeforeValidator(_text)
+_Whole = BeforeValidator(_whole)
 _Moment = Annotated[datetime, BeforeValidator(parse_moment)]
-_Count = Annotated[int, Field(ge=0, le=MAX_LIMIT, strict=True)]
+_Count = Annotated[int, _Whole, Field(ge=0, le=MAX_LIMIT)]
 
 
 class _Strict(BaseModel):
@@ -93,8 +103,8 @@ class _Rule(_Strict):
     dimension: Dimension
     limit: _Count
     algorithm: Algorithm = Algorithm.MINUTE
-    window_seconds: Annotated[int, Field(ge=1, le=86_400, strict=True)] = 60
-    burst: Annotated[int, Field(ge=1, le=MAX_LIMIT, strict=True)] | None = None
+    window_seconds: Annotated[int, _Whole, Field(ge=1, le=86_400)] = 60
+    burst: Annotated[int, _Whole, Field(ge=1, le=MAX_LIMIT)] | None = None
     cycle_start: _Moment | None = None
     cycle_end: _Moment | None = None
 
@@ -117,42 +127,36 @@ class _File(_Strict):
     policies: list[_Policy]
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, where YAML's last one would silently win."""
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[str] = set()
-    for key, _ in node.value:
-        if key.value in seen:
-            mark = key.start_mark
-            raise PolicyFileError(f"line {mark.line + 1}: {key.value} stands twice")
-        seen.add(key.value)
-    return loader.construct_mapping(node, deep=True)
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+def read_policy_path(path: Path) -> PolicyFile:
+    """The policies in a file. Raises PolicyFileError, and OSError when it cannot be read."""
+    with path.open("rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise PolicyFileError(f"a file may hold {MAX_FILE_BYTES} bytes")
+    try:
+        return read_policy_file(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise PolicyFileError(f"byte {error.start + 1}: not UTF-8") from error
 
 
 def read_policy_file(text: str) -> PolicyFile:
     """The policies in ``text``. Raises PolicyFileError that names every mistake by its place."""
     if len(text) > MAX_FILE_BYTES:
         raise PolicyFileError(f"a file may hold {MAX_FILE_BYTES} characters")
-    try:
-        plain = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
-        raise PolicyFileError(_yaml_problem(error)) from error
-    except RecursionError as error:
-        raise PolicyFileError("nested too deeply") from error
-    except ValueError as error:  # a date that does not exist
-        raise PolicyFileError(str(error)) from error
+    plain = read_yaml(text)
     if not isinstance(plain, dict):
         raise PolicyFileError("a file begins with `policies:`")
     try:
         file = _File.model_validate(plain)
     except ValidationError as error:
-        raise PolicyFileError("\n".join(map(_problem, error.errors()))) from error
+        raise _all_of(map(_problem, error.errors(include_url=False))) from error
     return _to_domain(file)
+
+
+def _all_of(problems: Iterable[str]) -> PolicyFileError:
+    found = list(problems)
+    more = [f"and {len(found) - _MAX_PROBLEMS} more"] if len(found) > _MAX_PROBLEMS else []
+    return PolicyFileError("\n".join([*found[:_MAX_PROBLEMS], *more]))
 
 
 def _to_domain(file: _File) -> PolicyFile:
@@ -184,23 +188,14 @@ def _to_domain(file: _File) -> PolicyFile:
             continue
         drafts.append(PolicyDraft(policy=draft, has_start=policy.effective_from is not None))
     if problems:
-        raise PolicyFileError("\n".join(problems))
+        raise _all_of(problems)
     return PolicyFile(root=file.root, drafts=tuple(drafts))
 
 
 def _problem(error: Any) -> str:
     place = ""
     for part in error["loc"]:
-        place += f"[{part}]" if isinstance(part, int) else f".{part}"
+        place += f"[{part}]" if isinstance(part, int) else f".{shown(str(part))}"
     texts = {"extra_forbidden": "there is no such key", "missing": "is missing"}
     text = texts.get(error["type"]) or error["msg"].removeprefix("Value error, ")
     return f"{place.removeprefix('.')}: {text}"
-
-
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    where = "" if mark is None else f"line {mark.line + 1}: "
-    if "undefined alias" in problem:
-        problem += ': put values with an asterisk in quotes, as "*each"'
-    return f"{where}{problem}"

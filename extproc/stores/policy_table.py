@@ -4,42 +4,50 @@ The time is the database's, for readers and writers alike: a worker whose clock 
 change that has begun, because what is in force when it is read is handed over as begun for ever.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
-    DateTime,
-    RowMapping,
+    and_,
     case,
     delete,
     func,
     insert,
     or_,
     select,
+    true,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 
-from extproc.core.errors import StoreUnavailableError
 from extproc.core.limits import ServiceLimit
 from extproc.core.policies import (
+    BadEffect,
+    BadRow,
     Block,
     Dimension,
     LimitPolicy,
-    Mode,
-    OnExceed,
     Override,
     PolicySet,
     Scope,
 )
 from extproc.core.policy_plan import EPOCH, PolicyChange, PolicyFile, has_ended, plan
-from extproc.core.views import canonical, rule_from_plain, rule_to_plain
-from extproc.stores.limit_table import find_limit
+from extproc.core.policy_room import Crowd, check_room, crowds
+from extproc.stores.limit_table import all_limits, find_limit
+from extproc.stores.policy_rows import (
+    BadRowsError,
+    blocks_where,
+    database_now,
+    lasts,
+    naive,
+    overrides_where,
+    policies_where,
+    policy_row,
+)
 from extproc.stores.sql import Database
 from extproc.stores.tables import block as block_table
 from extproc.stores.tables import limit_override, limit_policy
@@ -47,6 +55,14 @@ from extproc.stores.tables import limit_override, limit_policy
 
 class PoliciesChangedError(Exception):
     """Somebody else changed policies after the plan was made; nothing was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyCheck:
+    """What is wrong with what is stored: rows that cannot be read, places without room."""
+
+    bad: tuple[BadRow, ...]
+    crowds: tuple[Crowd, ...]
 
 
 class PolicyTable:
@@ -59,7 +75,8 @@ class PolicyTable:
         """All that concerns ``root``, its service limit too; None when there is no such root.
 
         A root is known by a row of ``service_limit``, or by a policy of its own that is in force:
-        one for every root must not let in whoever calls.
+        one for every root must not let in whoever calls. Raises BadRowsError when a row of the root
+        cannot be read, as ``load_again`` does.
         """
         return await self._database.run(lambda connection: _load(connection, root))
 
@@ -72,6 +89,10 @@ class PolicyTable:
     async def all(self, root: str | None = None) -> PolicySet:
         """What is in force or to come, of ``root`` and of every root; all of it for None."""
         return await self._database.run(lambda connection: _all(connection, root))
+
+    async def check(self) -> PolicyCheck:
+        """Whatever is wrong, at all roots."""
+        return await self._database.run(_check)
 
     async def plan(self, file: PolicyFile) -> tuple[PolicyChange, ...]:
         """What ``apply`` would do now. Raises PolicyPlanError."""
@@ -110,42 +131,75 @@ def _load(connection: Connection, root: str) -> PolicySet | None:
 
 
 def _around(connection: Connection, root: str, service: ServiceLimit | None) -> PolicySet | None:
-    now = _now(connection)
-    policies = _current(connection, now, _of(limit_policy, root))
-    is_named = any(policy.root == root and policy.is_in_force(now) for policy in policies)
+    now = database_now(connection)
+    found = _concerning(connection, now, root, service=service)
+    if any(row.effect is BadEffect.REFUSES for row in found.bad):
+        raise BadRowsError(root, [row for row in found.bad if row.effect is BadEffect.REFUSES])
+    is_named = any(policy.root == root and policy.is_in_force(now) for policy in found.policies)
     if service is None and not is_named:
         return None
-    return PolicySet(
-        root=root,
-        service=service,
+    return replace(
+        found,
         policies=tuple(
             replace(policy, effective_from=EPOCH) if policy.effective_from <= now else policy
-            for policy in policies
+            for policy in found.policies
         ),
-        blocks=_blocks(connection, now, _of(block_table, root)),
-        overrides=_overrides(connection, now, {policy.name for policy in policies}),
     )
 
 
 def _all(connection: Connection, root: str | None) -> PolicySet:
-    now = _now(connection)
-    policies = _current(connection, now, None if root is None else _of(limit_policy, root))
+    return _concerning(connection, database_now(connection), root)
+
+
+def _concerning(
+    connection: Connection, now: datetime, root: str | None, *, service: ServiceLimit | None = None
+) -> PolicySet:
+    """What is in force or to come of ``root`` and of every root; all of it for None."""
+    policies, bad = _current(connection, now, _of(limit_policy, root))
+    blocks, more = blocks_where(
+        connection, and_(lasts(connection, block_table.c.until, now), _of(block_table, root))
+    )
+    bad += more
+    # Of whom an override is, says its policy's name.
+    names = {policy.name for policy in policies} | {row.name for row in bad}
+    whose = true() if root is None else limit_override.c.policy.in_(sorted(names))
+    overrides, more = overrides_where(
+        connection, and_(lasts(connection, limit_override.c.until, now), whose)
+    )
     return PolicySet(
         root=root or "",
-        service=None,
+        service=service,
         policies=tuple(policies),
-        blocks=_blocks(connection, now, None if root is None else _of(block_table, root)),
-        overrides=_overrides(connection, now, {policy.name for policy in policies}),
+        blocks=tuple(blocks),
+        overrides=tuple(each for each in overrides if each.policy in names),
+        bad=(*bad, *more),
     )
+
+
+def _check(connection: Connection) -> PolicyCheck:
+    now = database_now(connection)
+    found = _concerning(connection, now, None)
+    _, bad = all_limits(connection)
+    return PolicyCheck(bad=(*bad, *found.bad), crowds=tuple(crowds(found.policies, now)))
 
 
 def _plan(connection: Connection, file: PolicyFile) -> tuple[PolicyChange, ...]:
-    names = [draft.policy.name for draft in file.drafts]
-    is_root = (
-        limit_policy.c.root.is_(None) if file.root is None else limit_policy.c.root == file.root
-    )
-    stored = _policies(connection, or_(is_root, limit_policy.c.name.in_(names)))
-    return plan(file, stored, _now(connection))
+    now, columns = database_now(connection), limit_policy.c
+    is_root = columns.root.is_(None) if file.root is None else columns.root == file.root
+    is_meant = or_(is_root, columns.name.in_([draft.policy.name for draft in file.drafts]))
+    stored, _ = policies_where(connection, is_meant, now=now)
+    _, bad = _current(connection, now, is_meant)
+    # Also of versions that cannot be read and have ended: a number is given once.
+    highest = select(columns.name, func.max(columns.version)).where(is_meant)
+    versions = {
+        name: version
+        for name, version in connection.execute(highest.group_by(columns.name))
+        if isinstance(version, int)
+    }
+    changes = plan(file, stored, now, bad=bad, versions=versions)
+    in_force, _ = _current(connection, now, _of(limit_policy, file.root))
+    check_room(in_force, changes, now)
+    return changes
 
 
 def _apply(connection: Connection, file: PolicyFile, expected: Sequence[PolicyChange]) -> None:
@@ -160,7 +214,11 @@ def _apply(connection: Connection, file: PolicyFile, expected: Sequence[PolicyCh
 
 
 def _write(connection: Connection, change: PolicyChange) -> None:
-    at, columns = _naive(change.at), limit_policy.c
+    at, columns = naive(change.at), limit_policy.c
+    if change.bad is not None:
+        row = update(limit_policy).where(columns.id == change.bad.id)
+        connection.execute(row.values(effective_to=at))
+        return
     connection.execute(
         update(limit_policy)
         .where(
@@ -171,7 +229,7 @@ def _write(connection: Connection, change: PolicyChange) -> None:
         .values(effective_to=case((columns.effective_from > at, columns.effective_from), else_=at))
     )
     if change.after is not None:
-        connection.execute(insert(limit_policy).values(_row(change.after)))
+        connection.execute(insert(limit_policy).values(policy_row(change.after)))
 
 
 def _put_block(connection: Connection, block: Block) -> None:
@@ -182,7 +240,7 @@ def _put_block(connection: Connection, block: Block) -> None:
             value=block.value,
             root=block.root,
             reason=block.reason,
-            until=None if block.until is None else _naive(block.until),
+            until=None if block.until is None else naive(block.until),
         )
     )
 
@@ -197,7 +255,7 @@ def _delete_block(connection: Connection, scope: Scope, value: str, root: str | 
 def _put_override(
     connection: Connection, name: str, dimension: Dimension, override: Override | None
 ) -> LimitPolicy:
-    found = _current(connection, _now(connection), limit_policy.c.name == name)
+    found, _ = _current(connection, database_now(connection), limit_policy.c.name == name)
     with_rule = [p for p in found if any(rule.dimension is dimension for rule in p.rules)]
     if not with_rule:
         raise ValueError(f"no policy {name} limits {dimension}")
@@ -211,124 +269,21 @@ def _put_override(
                 policy=name,
                 dimension=dimension.value,
                 limit=override.limit,
-                until=_naive(override.until),
+                until=naive(override.until),
             )
         )
     return with_rule[-1]
 
 
-def _of(table: Any, root: str) -> Any:
-    return or_(table.c.root.is_(None), table.c.root == root)
+def _of(table: Any, root: str | None) -> ColumnElement[bool]:
+    """Rows of ``root`` and of every root; all for None."""
+    return true() if root is None else or_(table.c.root.is_(None), table.c.root == root)
 
 
-def _policies(connection: Connection, where: Any) -> list[LimitPolicy]:
-    query = select(limit_policy).order_by(limit_policy.c.name, limit_policy.c.version)
-    rows = connection.execute(query if where is None else query.where(where)).mappings()
-    return [_policy(row) for row in rows]
-
-
-def _current(connection: Connection, now: datetime, where: Any) -> list[LimitPolicy]:
-    end = limit_policy.c.effective_to
-    lasts = or_(end.is_(None), end > _naive(now))
-    found = _policies(connection, lasts if where is None else lasts & where)
-    return [policy for policy in found if not has_ended(policy, now)]
-
-
-def _blocks(connection: Connection, now: datetime, where: Any) -> tuple[Block, ...]:
-    until = block_table.c.until
-    query = select(block_table).where(or_(until.is_(None), until > _naive(now)))
-    query = query.order_by(block_table.c.id)
-    rows = connection.execute(query if where is None else query.where(where)).mappings()
-    return tuple(map(_block, rows))
-
-
-def _overrides(connection: Connection, now: datetime, names: Iterable[str]) -> tuple[Override, ...]:
-    query = select(limit_override).where(
-        limit_override.c.policy.in_(sorted(names)), limit_override.c.until > _naive(now)
-    )
-    newest: dict[tuple[str, Dimension], Override] = {}
-    for row in connection.execute(query.order_by(limit_override.c.id)).mappings():
-        override = _override(row)
-        newest[override.policy, override.dimension] = override
-    return tuple(newest.values())
-
-
-@contextmanager
-def _checked(table: str, row: RowMapping) -> Iterator[None]:
-    """A row that was not written by us may hold anything."""
-    try:
-        yield
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        text = f"{table} holds a wrong row, id {row['id']}: {error}"
-        raise StoreUnavailableError("sql", text, transient=False) from error
-
-
-def _block(row: RowMapping) -> Block:
-    with _checked("block", row):
-        return Block(
-            scope=Scope(row["scope"]),
-            value=row["value"],
-            reason=row["reason"],
-            root=row["root"],
-            until=row["until"] and _zoned(row["until"]),
-        )
-
-
-def _override(row: RowMapping) -> Override:
-    with _checked("limit_override", row):
-        return Override(
-            policy=row["policy"],
-            dimension=Dimension(row["dimension"]),
-            limit=row["limit"],
-            until=_zoned(row["until"]),
-        )
-
-
-def _policy(row: RowMapping) -> LimitPolicy:
-    with _checked("limit_policy", row):
-        return LimitPolicy(
-            name=row["name"],
-            version=row["version"],
-            scope=Scope(row["scope"]),
-            value=row["value"],
-            rules=tuple(map(rule_from_plain, json.loads(row["rules"]))),
-            root=row["root"],
-            model=row["model"],
-            mode=Mode(row["mode"]),
-            on_exceed=OnExceed(row["on_exceed"]),
-            across_roots=row["across_roots"] == 1,
-            effective_from=_zoned(row["effective_from"]),
-            effective_to=row["effective_to"] and _zoned(row["effective_to"]),
-        )
-
-
-def _row(policy: LimitPolicy) -> dict[str, Any]:
-    return {
-        "name": policy.name,
-        "version": policy.version,
-        "root": policy.root,
-        "scope": policy.scope.value,
-        "value": policy.value,
-        "model": policy.model,
-        "mode": policy.mode.value,
-        "on_exceed": policy.on_exceed.value,
-        "across_roots": int(policy.across_roots),
-        "rules": canonical([rule_to_plain(rule) for rule in policy.rules]),
-        "effective_from": _naive(policy.effective_from),
-        "effective_to": None if policy.effective_to is None else _naive(policy.effective_to),
-    }
-
-
-def _now(connection: Connection) -> datetime:
-    is_sqlite = connection.dialect.name == "sqlite"
-    clock = func.current_timestamp if is_sqlite else func.utc_timestamp
-    now: datetime = connection.execute(select(clock(type_=DateTime()))).scalar_one()
-    return _zoned(now)
-
-
-def _naive(moment: datetime) -> datetime:
-    return moment.astimezone(UTC).replace(tzinfo=None, microsecond=0)
-
-
-def _zoned(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC)
+def _current(
+    connection: Connection, now: datetime, where: ColumnElement[bool]
+) -> tuple[list[LimitPolicy], list[BadRow]]:
+    """Versions in force or to come, and rows that may be."""
+    not_over = lasts(connection, limit_policy.c.effective_to, now)
+    found, bad = policies_where(connection, and_(not_over, where), now=now)
+    return [policy for policy in found if not has_ended(policy, now)], bad

@@ -2,11 +2,18 @@
 
 from dataclasses import replace
 
+from extproc.core.buckets import Bucket, BucketKind, Unit
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.estimates import EstimateMode
 from extproc.core.limits import MAX_LIMIT, ServiceLimit
 from extproc.core.ports import OpenReservation
-from extproc.core.reservations import ReserveRequest, Settlement, SettleResult, StoreVerdict
+from extproc.core.reservations import (
+    Rejected,
+    ReserveRequest,
+    Settlement,
+    SettleResult,
+    StoreVerdict,
+)
 from extproc.stores import keys, scripts
 from extproc.stores.batcher import RedisBatcher, Word
 from extproc.stores.bucket_codec import encode
@@ -36,16 +43,29 @@ class RedisReservationStore:
     async def reserve(self, request: ReserveRequest) -> StoreVerdict:
         """Decide and take, in one script; the same id again gets its first answer.
 
-        Raises ValueError for buckets that are not of the request's root.
+        Raises StoreUnavailableError("policies") when the view in force has counters that cannot be
+        asked in one call: too many of them, or of another root.
         """
         if request.limit is not None or request.is_pinned:
             # Without a cached limit nobody registered the root; the reaper must find it.
             await self._registry.add(request.root)
+        problem: StoreUnavailableError | None = None
         if request.version:
-            script, names, args = self._reserve_policies, *_policy_call(request)
+            script = self._reserve_policies
+            try:
+                names, args = _policy_call(request)
+            except StoreUnavailableError as error:
+                # Mended it may be already, so the view is compared all the same, with a counter
+                # that admits nothing.
+                problem = error
+                request = replace(request, buckets=(_closed(request.root),))
+                names, args = _policy_call(request)
         else:
-            script, names, args = self._reserve, *_simple_call(request)
-        return read_verdict(request, await self._redis.run(script, names, args))
+            script, (names, args) = self._reserve, _simple_call(request)
+        verdict = read_verdict(request, await self._redis.run(script, names, args))
+        if problem is not None and isinstance(verdict, Rejected):
+            raise problem
+        return verdict
 
     async def settle(self, settlement: Settlement) -> SettleResult:
         """Charge what was used; only better knowledge changes an earlier end.
@@ -201,6 +221,12 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         request.request_hash,
         *_idempotency_args(request),
     )
+
+
+def _closed(root: str) -> Bucket:
+    """A counter that admits nothing; no policy's is called so."""
+    key = keys.minute_prefix(root, "no_room.rpm")
+    return Bucket(label="no_room/rpm", kind=BucketKind.MINUTE, unit=Unit.REQUESTS, key=key, limit=0)
 
 
 def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, ...]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlite3 import SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_FULL, SQLITE_IOERR, SQLITE_LOCKED
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy import exc as sql_errors
 
 from extproc.core.errors import SettingsError, StoreUnavailableError
@@ -75,7 +75,7 @@ def make_engine(
         }
     else:
         options["connect_args"] = {"timeout": seconds}
-    return create_engine(
+    engine = create_engine(
         parsed,
         pool_size=pool_size,
         max_overflow=0,
@@ -84,6 +84,14 @@ def make_engine(
         pool_recycle=recycle_seconds,
         **options,
     )
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _read_any_text)
+    return engine
+
+
+def _read_any_text(connection: Any, _: object) -> None:
+    """SQLite keeps any bytes as text; those that are none must not fail a whole SELECT."""
+    connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
 
 
 class Database:

@@ -80,6 +80,7 @@ class Views:
             if policies.root != root:
                 raise ValueError(f"a view of {policies.root}")
         except ValueError as error:
+            self._views.pop(root, None)
             text = f"config of {root} holds no view that is understood here: {error}"
             raise StoreUnavailableError("policies", text, transient=False) from error
         compiled = CompiledView(version, PolicyIndex(policies, key=bucket_key))

@@ -208,27 +208,3 @@ async def test_the_last_override_counts_until_its_end(policies: PolicyTable) -> 
     for name, dimension in (("p", Dimension.RPM), ("nobody", Dimension.TOTAL_TPM)):
         with pytest.raises(ValueError, match=f"no policy {name} limits {dimension}"):
             await policies.override(name, dimension, None)
-
-
-@pytest.mark.parametrize(
-    ("table_name", "change"),
-    [
-        ("limit_policy", "rules = '[{}]'"),
-        ("limit_policy", "rules = 'x'"),
-        ("limit_policy", "scope = 'planet'"),
-        ("limit_policy", "value = '*all'"),
-        ("block", "scope = 'planet'"),
-        ("limit_override", "dimension = 'x'"),
-    ],
-)
-async def test_a_wrong_row_is_an_error_and_not_no_limit(
-    policies: PolicyTable, database: Database, table_name: str, change: str
-) -> None:
-    await apply(policies, file("p", root=ROOT))
-    await policies.block(Block(scope=Scope.USER, value="eve"))
-    override = Override(policy="p", dimension=Dimension.TOTAL_TPM, limit=5, until=FUTURE)
-    await policies.override("p", Dimension.TOTAL_TPM, override)
-    await database.run(lambda c: c.execute(text(f"UPDATE {table_name} SET {change}")))
-    with pytest.raises(StoreUnavailableError, match=f"{table_name} holds a wrong row") as caught:
-        await policies.load(ROOT)
-    assert not caught.value.transient

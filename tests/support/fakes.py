@@ -127,6 +127,9 @@ class RecordingTelemetry:
     def failed_open(self, reason: str) -> None:
         self.lines.append(f"failed_open {reason}")
 
+    def unreadable_row(self, table: str) -> None:
+        self.lines.append(f"unreadable_row {table}")
+
     def settled(self, settlement: Settlement, result: SettleResult, *, seconds: float) -> None:
         self.lines.append(f"settled {settlement.outcome.value}")
 

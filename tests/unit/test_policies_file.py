@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from extproc.core.policies import Algorithm, Dimension, Mode, OnExceed, Rule, Scope
-from extproc.stores.policy_file import PolicyFileError, read_policy_file
+from extproc.stores.policy_file import read_policy_file
+from extproc.stores.policy_yaml import PolicyFileError
 
 FULL = """
 root: acme

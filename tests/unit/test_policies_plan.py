@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from extproc.core.policies import Dimension, LimitPolicy, Rule
+from extproc.core.policies import BadEffect, BadRow, Dimension, LimitPolicy, Rule
 from extproc.core.policy_plan import (
     EPOCH,
     ChangeKind,
@@ -157,3 +157,28 @@ def test_the_diff_names_what_differs_and_only_that() -> None:
         "    concurrent.limit: 1 -> -",
         "    rpm.limit: 7 -> 8",
     ]
+
+
+def bad_row(name: str = "p1", *, root: str | None = None, version: int = 3) -> BadRow:
+    return BadRow(
+        table="limit_policy",
+        id=5,
+        name=name,
+        root=root,
+        reason="no JSON",
+        effect=BadEffect.LEFT_OUT,
+        version=version,
+    )
+
+
+def test_a_row_that_cannot_be_read_ends_and_its_number_is_not_given_again() -> None:
+    ended, added = plan(file(draft()), [], NOW, bad=[bad_row()], versions={"p1": 3})
+    assert (ended.kind, ended.name, ended.bad) == (ChangeKind.ENDED, "p1", bad_row())
+    assert describe(ended) == ["- p1: ends 2026-11-30 12:00:00 UTC; it cannot be read: no JSON"]
+    assert added.after is not None
+    assert added.after.version == 4
+    # Also when the file does not speak of it: what is not in the file ends.
+    assert kinds(plan(file(), [], NOW, bad=[bad_row()])) == [("p1", "ended")]
+    assert not ended.is_same_step(replace(ended, bad=bad_row(version=4)))
+    with pytest.raises(PolicyPlanError, match="p1 is a policy of root other"):
+        plan(file(draft()), [], NOW, bad=[bad_row(root="other")])

@@ -295,6 +295,15 @@ def test_a_block_names_itself_until_its_end() -> None:
     assert of(policies(blocks=(for_now,)), descriptor(user="bob")).blocked_by is None
 
 
+def test_the_counter_of_a_block_says_what_is_blocked_and_not_why() -> None:
+    """The label is for metrics, which know scopes only; the reason is the operator's."""
+    for value, shown in (("gpt-4o", "gpt-4o"), ("x" * 200, "x" * 64)):
+        block = Block(scope=Scope.MODEL, value=value, reason="leaked key")
+        (bucket,) = of(policies(blocks=(block,)), descriptor(value)).buckets
+        assert (bucket.label, bucket.subject) == (f"{BLOCK_LABEL}model", f"model:{shown}")
+        assert "leaked" not in repr(bucket)
+
+
 def test_policies_of_others_are_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[str] = []
 

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.policies import Block, Dimension, Override, PolicySet, Scope
+from extproc.core.policies import (
+    BadEffect,
+    BadRow,
+    Block,
+    Dimension,
+    Override,
+    PolicySet,
+    Scope,
+)
 from extproc.core.views import from_json, next_boundary, to_json, version_of
 from tests.support.policies import NOW, START, policies, policy, policy_sets
 
@@ -69,6 +77,13 @@ def wrong_texts() -> list[str]:
         json.dumps(plain | {"policies": [{"name": "x"}]}),
         json.dumps(plain | {"service": [1]}),
         json.dumps(plain | {"blocks": [{"scope": "planet", "value": "x"}]}),
+        json.dumps(plain | {"policies": ["x"]}),
+        json.dumps(plain | {"policies": [plain["policies"][0] | {"rules": ["x"]}]}),
+        json.dumps(plain | {"policies": [plain["policies"][0] | {"model": 5}]}),
+        json.dumps(plain | {"root": "acme\x80"}, ensure_ascii=False),
+        "[" * 20_000,
+        '{"a":' * 20_000,
+        "9" * 20_000,
     ]
 
 
@@ -95,3 +110,13 @@ def test_the_next_boundary_is_the_first_to_come_of_all_kinds() -> None:
     both = policies(policy(effective_to=at(2)), policy("p2", effective_to=at(1)))
     assert next_boundary(both, NOW) == at(1)
     assert next_boundary(policies(), NOW) is None
+    bad = BadRow(
+        table="limit_policy",
+        id=1,
+        name="p",
+        root=None,
+        reason="x",
+        effect=BadEffect.LEFT_OUT,
+        begins=at(2),
+    )
+    assert next_boundary(policies(bad=(bad,)), NOW) == at(2)
