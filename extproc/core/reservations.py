@@ -70,7 +70,8 @@ class ReserveRequest:
     A root with policies: ``version`` is that of the view by which ``buckets`` are all that the
     request meets there; ``is_pinned`` says that this view was just read from SQL and
     could not be cached, so there is nothing to compare it with. ``input_price`` and
-    ``output_price`` are micro-USD for a million tokens.
+    ``output_price`` are micro-USD for a million tokens; ``is_priced`` is False where nobody knows
+    them, so that no limit of cost can admit it.
 
     ``other_roots`` will be asked next, so that whoever ends the reservation ends it there too.
 
@@ -95,6 +96,7 @@ class ReserveRequest:
     is_pinned: bool = False
     input_price: int = 0
     output_price: int = 0
+    is_priced: bool = True
     owner: str = ""
     request_hash: str = ""
     other_roots: tuple[str, ...] = ()
@@ -236,7 +238,14 @@ class IdConflict:
     what: Conflict
 
 
-Verdict = Admitted | Rejected | ServiceRefused | IdConflict
+@dataclass(frozen=True, slots=True)
+class Unpriced:
+    """The model has no price, and ``limits`` (labels) are of cost. Nothing was taken."""
+
+    limits: tuple[str, ...]
+
+
+Verdict = Admitted | Rejected | ServiceRefused | IdConflict | Unpriced
 StoreVerdict = Verdict | LimitsMissing | LimitsStale
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from extproc.core.buckets import Bucket, Unit
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
 from extproc.core.policies import Block, Descriptor, PolicySet
@@ -34,6 +35,7 @@ from extproc.core.reservations import (
     Source,
     State,
     StoreVerdict,
+    Unpriced,
     Verdict,
     WindowView,
 )
@@ -113,7 +115,8 @@ class Reserver:
                 view = self._learn(root, found)
                 pinned = None if found.cached else found
             else:
-                return await self._across(attempt, request, resolved, _decided(verdict))
+                decided = _decided(verdict, request)
+                return await self._across(attempt, request, resolved, decided)
         raise StoreUnavailableError(
             "redis", "the limits change faster than they load", transient=True
         )
@@ -138,7 +141,7 @@ class Reserver:
         request = replace(
             attempt.request,
             version=view.version,
-            buckets=resolved.buckets,
+            buckets=_affordable(resolved.buckets, attempt.request),
             other_roots=tuple(resolved.across),
             is_pinned=pinned is not None,
             estimate=self._estimate,
@@ -163,7 +166,7 @@ class Reserver:
             there = replace(
                 request,
                 root=root,
-                buckets=buckets,
+                buckets=_affordable(buckets, request),
                 # The view was compared a moment ago at the own root; this one has none.
                 is_pinned=True,
                 estimate=estimate,
@@ -171,7 +174,7 @@ class Reserver:
                 other_roots=(),
                 idempotency_key="",
             )
-            answer = _decided(await self._ask(there))
+            answer = _decided(await self._ask(there), there)
             if not isinstance(answer, Admitted):
                 attempt.is_refused = True
                 for taken in attempt.roots[:-1]:
@@ -201,7 +204,25 @@ class Reserver:
             self._retries -= 1
 
 
-def _decided(verdict: StoreVerdict) -> Verdict:
+def _affordable(buckets: tuple[Bucket, ...], request: ReserveRequest) -> tuple[Bucket, ...]:
+    """Without a price no limit of cost admits anything; the script says so, which compares the
+    view, and never an old view."""
+    if request.is_priced:
+        return buckets
+    return tuple(
+        replace(bucket, limit=0) if _asks_for_a_price(bucket) else bucket for bucket in buckets
+    )
+
+
+def _asks_for_a_price(bucket: Bucket) -> bool:
+    return bucket.unit is Unit.COST and bucket.enforced and bucket.refuses
+
+
+def _decided(verdict: StoreVerdict, request: ReserveRequest) -> Verdict:
+    if isinstance(verdict, Rejected) and not request.is_priced:
+        labels = {bucket.label for bucket in request.buckets if _asks_for_a_price(bucket)}
+        if found := tuple(one.label for one in verdict.refusals if one.label in labels):
+            return Unpriced(found)
     if isinstance(verdict, IdConflict) and verdict.what in (Conflict.OWNER, Conflict.REQUEST):
         raise StoreUnavailableError("redis", "the reservation id is in use", transient=False)
     if isinstance(verdict, LimitsMissing | LimitsStale):

@@ -32,6 +32,7 @@ from extproc.core.reservations import (
     ServiceRefused,
     ServiceState,
     Source,
+    Unpriced,
     Verdict,
 )
 from extproc.core.reserving import Attempt, Reserver
@@ -209,12 +210,10 @@ class Admission:
                     error, path=path, service_id=asked.service_id, request_id=asked.request_id
                 )
             )
-        if isinstance(verdict, ServiceRefused | IdConflict):
+        if isinstance(verdict, ServiceRefused | IdConflict | Unpriced):
             return _Answer(
                 self._refusals.bad_request(
-                    _service_error(verdict)
-                    if isinstance(verdict, ServiceRefused)
-                    else key_error(verdict, self._policy.idempotency_header),
+                    self._error_of(verdict, handle.model),
                     path=path,
                     service_id=service_id,
                     request_id=asked.request_id,
@@ -281,7 +280,8 @@ class Admission:
             factor_percent=facts.factor_percent,
             request_id=asked.request_id,
         )
-        price = self._policy.prices.of(facts.model) or FREE
+        known_price = self._policy.prices.of(facts.model)
+        price = known_price or FREE
         request = ReserveRequest(
             reservation_id=handle.reservation_id,
             root=handle.root,
@@ -298,6 +298,7 @@ class Admission:
             idempotency_ttl_ms=self._policy.idempotency_ttl_ms,
             input_price=price.input_micros,
             output_price=price.output_micros,
+            is_priced=known_price is not None,
         )
         attempt = Attempt(request, descriptor)
         try:
@@ -320,6 +321,21 @@ class Admission:
         # metering knows better.
         end = release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION, knowledge=Knowledge.GUESSED)
         self._settler.submit(replace(end, undo=undo))
+
+    def _error_of(
+        self, verdict: ServiceRefused | IdConflict | Unpriced, model: str
+    ) -> RequestError:
+        if isinstance(verdict, ServiceRefused):
+            return _service_error(verdict)
+        if isinstance(verdict, IdConflict):
+            return key_error(verdict, self._policy.idempotency_header)
+        return RequestError(
+            403,
+            "unpriced_model",
+            f"Model '{model}' has no price here, and limits of cost apply to this request "
+            f"({', '.join(verdict.limits)}).",
+            param="model",
+        )
 
     async def _unmetered(
         self, asked: _Asked, facts: Unmetered, descriptor: Descriptor

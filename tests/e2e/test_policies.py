@@ -211,3 +211,15 @@ def test_a_ceiling_across_services_is_shared_and_undone_and_settled(client: Stac
         assert sum(used) == 0
     finally:
         apply(client, [], root=False)
+
+
+def test_a_model_without_a_price_is_never_free(client: StackClient) -> None:
+    apply(client, [each_user("cost_micros_per_day", 1_000_000)])
+    user = as_user("alice")
+    assert client.post(CAPPED, headers=user).status == 200
+    refused = client.post({**CAPPED, "model": "mystery-1"}, headers=user)
+    assert refused.status == 403
+    assert refused.json["error"]["code"] == "unpriced_model"
+    assert "cost_micros_per_day" in refused.json["error"]["message"]
+    # Who meets no limit of cost needs no price.
+    assert client.post({**CAPPED, "model": "mystery-1"}).status == 200

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from extproc.core.buckets import Unit
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
 from extproc.core.limits import ServiceLimit
@@ -13,6 +14,7 @@ from extproc.core.policies import (
     Descriptor,
     Dimension,
     LimitPolicy,
+    Mode,
     PolicySet,
     Rule,
     Scope,
@@ -24,11 +26,13 @@ from extproc.core.reservations import (
     IdConflict,
     LimitsMissing,
     LimitsStale,
+    Refusal,
     Rejected,
     ReserveRequest,
     ServiceRefused,
     ServiceState,
     StoreVerdict,
+    Unpriced,
     WindowView,
 )
 from extproc.core.reserving import Attempt, Reserver
@@ -278,3 +282,40 @@ async def test_an_id_in_use_by_somebody_else_is_no_decision() -> None:
     bench = Bench(RecordingStore(verdicts=[IdConflict(Conflict.OWNER)]))
     with pytest.raises(StoreUnavailableError, match="in use"):
         await bench.reserve()
+
+
+def _costly(*, shadow: bool = False) -> PolicySet:
+    rule = Rule(dimension=Dimension.COST_MICROS_PER_DAY, limit=500)
+    budget = replace(policy("budget", Scope.USER, "alice"), rules=(rule,))
+    return policies(replace(budget, mode=Mode.SHADOW) if shadow else budget)
+
+
+@pytest.mark.parametrize(("is_priced", "limit"), [(True, 500), (False, 0)])
+async def test_a_model_without_a_price_meets_limits_of_cost_that_admit_nothing(
+    is_priced: bool, limit: int
+) -> None:
+    bench = Bench(RecordingStore())
+    bench.views.learn(_costly())
+    bench.attempt.request = replace(REQUEST, is_priced=is_priced)
+    await bench.reserve()
+    assert [bucket.limit for bucket in bench.store.reserved[0].buckets] == [limit]
+
+
+async def test_a_shadow_limit_of_cost_needs_no_price() -> None:
+    bench = Bench(RecordingStore())
+    bench.views.learn(_costly(shadow=True))
+    bench.attempt.request = replace(REQUEST, is_priced=False)
+    await bench.reserve()
+    assert [bucket.limit for bucket in bench.store.reserved[0].buckets] == [500]
+
+
+async def test_what_refused_for_want_of_a_price_is_named() -> None:
+    label = "budget/cost_micros_per_day"
+    refusal = Refusal(label=label, unit=Unit.COST, limit=0, remaining=0, retry_after_ms=None)
+    verdict = replace(rejected("acme"), refused_by=label, refusals=(refusal,))
+    bench = Bench(RecordingStore(verdicts=[verdict, verdict]))
+    bench.views.learn(_costly())
+    bench.attempt.request = replace(REQUEST, is_priced=False)
+    assert await bench.reserve() == Unpriced((label,))
+    bench.attempt.request = REQUEST
+    assert await bench.reserve() == verdict
