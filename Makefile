@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install services demo up test check format bench includes lock clean
+.PHONY: help install services demo up test machine check format bench includes lock clean
 
 help: ## Show this help.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ up: install ## Run the whole thing on this machine until Ctrl-C.
 
 test: install services ## Run all tests against real Envoy, Valkey and MariaDB.
 	$(BIN)/python -m pytest
+
+machine: install ## Try 20,000 long sequences of calls against the model of the counters (an hour).
+	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q tests/contract/test_engine_machine.py
 
 check: install ## Lint, format, strict types, import walls.
 	$(BIN)/ruff check .

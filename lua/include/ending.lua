@@ -67,6 +67,12 @@ local function finish(id, rank, input, output, cost, state, outcome, source, req
   local was_forwarded = rank == 1 and old_rank == 1 and charge > 0 and source ~= 'admission'
     and record[9] == 'RELEASED' and record[10] == 'admission'
 
+  if source == 'reaper' and old_rank == 0
+    and tonumber(redis.call('ZSCORE', KEYS[3], id) or 0) > now_ms() then
+    -- Renewed since the reaper looked.
+    return { 'noop', reserved, before, before, '', also }, false
+  end
+
   if old_outcome == 'cut' and outcome == 'complete_estimated' and charge > before then
     -- Metering lost the answer, but Envoy says that it went on to its end: what passed unseen must
     -- not be free. The knowledge stays what it is.

@@ -198,14 +198,17 @@ async def test_a_short_model_does_not_get_the_estimate_of_a_long_one(
     assert [key for key in inspect.client.scan_iter("usage:*") if inspect.client.ttl(key) < 0] == []
 
 
-async def test_a_model_without_any_answers_gets_the_default(
+async def test_a_model_without_answers_gets_the_roots_estimate_or_the_default(
     store: RedisReservationStore, inspect: Inspector
 ) -> None:
     assert await output(store, estimate=P95, default=70) == 70
+    await answers(store, inspect, [30], model="o3")
     # This minute's answers make the model known, but no estimate yet.
-    await admit(store, LIMIT, rid="r1")
-    await store.settle(replace(settlement("r1", 10, 999, history=True), model="gpt-4o"))
-    assert await output(store, estimate=P95, default=70) == 70
+    for default, expected in ((70, 30), (80, 30)):
+        await admit(store, LIMIT, rid=f"r{default}")
+        end = settlement(f"r{default}", 10, 999, history=True)
+        await store.settle(replace(end, model="gpt-4o"))
+        assert await output(store, estimate=MODES["mean"], default=default) == expected
 
 
 @pytest.mark.parametrize("known", [True, False])

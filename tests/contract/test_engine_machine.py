@@ -65,10 +65,19 @@ _PROFILES = {
     "long": settings(_COMMON, max_examples=20_000, stateful_step_count=50),
 }
 
-SOURCES = st.sampled_from(Source)
 MODELS = st.sampled_from(["gpt-4o", "org/{m}"])
 INPUTS, CAPS, NUMBERS = st.integers(0, 120), st.integers(0, 200), st.integers(0, 10_000)
-RANKS = st.sampled_from([Knowledge.GUESSED, Knowledge.COUNTED, Knowledge.KNOWN])
+# What each says of an end, guesses as often as all else.
+ENDS = st.sampled_from(
+    [
+        (Knowledge.GUESSED, Source.ADMISSION),
+        (Knowledge.GUESSED, Source.ENDING),
+        (Knowledge.GUESSED, Source.REAPER),
+        (Knowledge.COUNTED, Source.METERING),
+        (Knowledge.COUNTED, Source.ADMISSION),
+        (Knowledge.KNOWN, Source.METERING),
+    ]
+)
 # A thousand is what look.lua takes out in one step; seldom, because every look then is long.
 FLOODS = st.integers(1, 12).map(lambda number: 1000 if number == 12 else number)
 WINDOWS = [limit for limit in LIMITS if limit.kind is BucketKind.SLIDING]
@@ -173,18 +182,20 @@ class EngineMachine(RuleBasedStateMachine):
         rid=reservations,
         input_tokens=st.integers(-3, 150),
         output_tokens=st.integers(-3, 400),
-        words=st.tuples(RANKS, SOURCES, MODELS),
+        by=ENDS,
+        model=MODELS,
         history=st.booleans(),
     )
-    def settle(
+    def settle(  # noqa: PLR0917
         self,
         rid: str,
         input_tokens: int,
         output_tokens: int,
-        words: tuple[Knowledge, Source, str],
+        by: tuple[Knowledge, Source],
+        model: str,
         history: bool,
     ) -> None:
-        rank, source, model = words
+        rank, source = by
         end = settlement(
             rid, input_tokens, output_tokens, knowledge=rank, source=source, history=history
         )
@@ -192,8 +203,9 @@ class EngineMachine(RuleBasedStateMachine):
         charged = amounts_of(max(0, input_tokens), max(0, output_tokens))
         self._end(replace(end, model=model), charged)
 
-    @rule(rid=reservations, rank=RANKS, source=SOURCES, undo=st.booleans())
-    def release(self, rid: str, rank: Knowledge, source: Source, undo: bool) -> None:
+    @rule(rid=reservations, by=ENDS, undo=st.booleans())
+    def release(self, rid: str, by: tuple[Knowledge, Source], undo: bool) -> None:
+        rank, source = by
         end = settlement(rid, knowledge=rank, source=source, state=State.RELEASED)
         self._end(replace(end, undo=undo), amounts_of(0, 0, requests=0 if undo else 1))
 
@@ -222,7 +234,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(rid=st.integers(0, 10_000).map("r{}".format))
     def release_what_may_not_exist(self, rid: str) -> None:
         if rid not in self.model.entries:
-            self.release(rid=rid, rank=Knowledge.KNOWN, source=Source.ENDING, undo=False)
+            self.release(rid=rid, by=(Knowledge.KNOWN, Source.ENDING), undo=False)
 
     @rule(limit=st.sampled_from([*WINDOWS, CYCLE]), number=FLOODS)
     def meanwhile(self, limit: Bucket, number: int) -> None:

@@ -36,12 +36,14 @@ def exact(counters: Counters, limit: Bucket) -> None:
     assert sorted(amounts) == sorted(counters.state().get(limit.key, []))
 
 
+@pytest.mark.parametrize("due", [5000, (STEPS + 1) * STEP])
 @pytest.mark.parametrize("unit", [Unit.TOTAL, Unit.REQUESTS])
 async def test_an_idle_window_admits_what_fits_alone_however_much_is_due(
-    store: RedisReservationStore, counters: Counters, unit: Unit
+    store: RedisReservationStore, counters: Counters, unit: Unit, due: int
 ) -> None:
     limit = sliding("w", unit, 5000, window_ms=WINDOW_MS)
     fill(counters, limit, 5000, age_ms=WINDOW_MS + 1, amount=1)
+    fill(counters, limit, due - 5000, age_ms=WINDOW_MS + 2, amount=1)
     verdict = await admit(store, limit, rid="r1", input_tokens=5000, cap=0)
     assert verdict.buckets[0].remaining == (0 if unit is Unit.TOTAL else 4999)
     if unit is Unit.TOTAL:
@@ -64,6 +66,7 @@ async def test_what_is_inside_is_counted_and_nothing_else(
     refused = await reject(store, limit, input_tokens=free + 1, cap=0)
     assert refused.buckets[0].remaining == free
     assert WINDOW_MS / 2 - 2000 < (refused.retry_after_ms or 0) <= WINDOW_MS / 2
+    assert counters.without_ttl() == []
     await admit(store, limit, rid="r1", input_tokens=free, cap=0)
     exact(counters, limit)
     assert len(counters.state()[limit.key]) == inside + 1

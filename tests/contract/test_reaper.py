@@ -192,3 +192,31 @@ async def test_a_failed_settlement_is_counted(redis_url: str, inspect: Inspector
     assert notes.failures == ["reaper"]
     assert inspect.open() == 1
     await batcher.close()
+
+
+class RenewedMeanwhile:
+    """The store, where a heartbeat comes between the reaper's look and its settlement."""
+
+    def __init__(self, store: RedisReservationStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def overdue(self, root: str, *, at_most: int) -> list[OpenReservation]:
+        found = await self._store.overdue(root, at_most=at_most)
+        for one in found:
+            await self._store.renew(root, one.reservation_id, deadline_ms=60_000)
+        return found
+
+
+@pytest.mark.parametrize("policy", ["estimate", "release", "review"])
+async def test_what_is_renewed_after_the_look_stays_open(
+    store: RedisReservationStore, inspect: Inspector, policy: Policy
+) -> None:
+    await open_overdue(store, 1)
+    notes = Notes()
+    assert await reaper(RenewedMeanwhile(store), notes, policy=policy).sweep() == 0
+    assert inspect.record("r0")["state"] == State.RESERVED
+    assert inspect.open() == 1
+    assert notes.settlements == []

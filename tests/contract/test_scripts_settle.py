@@ -126,6 +126,8 @@ async def test_expired_then_the_real_usage_arrives(
         source=Source.REAPER,
         state=State.EXPIRED,
     )
+    assert (await store.settle(guess)).status is SettleStatus.NOOP  # not yet due
+    inspect.client.zadd(keys.pending(ROOT), {"r1": 1})
     assert (await store.settle(guess)).status is SettleStatus.APPLIED
     assert inspect.record("r1")["state"] == "EXPIRED"
     improved = await store.settle(settlement("r1", 10, 5, history=True))

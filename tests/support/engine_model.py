@@ -165,6 +165,8 @@ class Model:
             if released:
                 self.tombstones.add(rid)
             return "missing"
+        if source is Source.REAPER and not entry.rank and entry.deadline > self.step:
+            return "noop"  # renewed since the reaper looked
         # Only the admission can be wrong about what it gave back by itself.
         is_overturned = (
             rank == entry.rank == Knowledge.GUESSED

@@ -147,6 +147,7 @@ def test_complete_with_usage_is_charged_as_used_and_enters_history() -> None:
     assert end.knowledge is Knowledge.KNOWN
     assert end.outcome is Outcome.COMPLETE
     assert end.writes_history
+    assert end.model == HANDLE.model
 
 
 def test_complete_without_usage_is_counted_and_stays_out_of_history() -> None:
