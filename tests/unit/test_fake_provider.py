@@ -313,11 +313,13 @@ async def test_an_answer_that_is_only_an_error_is_not_billed(provider: FakeProvi
 
 
 async def test_a_gate_holds_answers_back_until_it_is_opened(provider: FakeProvider) -> None:
-    waiting = [asyncio.create_task(post(provider, CHAT, "gate=noon")) for _ in range(2)]
-    await post(provider, CHAT, "")
-    while len(provider.journal) < 3:
+    waiting = [asyncio.create_task(post(provider, CHAT, "gate=noon;label=held")) for _ in range(2)]
+    while len(provider.journal) < 2:
         await asyncio.sleep(0.01)
-    assert not any(task.done() for task in waiting)
+    for _ in range(3):  # others pass meanwhile
+        await post(provider, CHAT, "label=passes")
+    endings = {(entry.label, entry.ending) for entry in provider.journal}
+    assert endings == {("held", "open"), ("passes", "finished")}
     async with aiohttp.ClientSession(provider.url) as session:
         assert (await session.post("/_fake/gates/noon")).status == 204
     assert all(b"usage" in answer for answer in await asyncio.gather(*waiting))
