@@ -54,14 +54,19 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run_explain_command(args: argparse.Namespace, settings: Settings) -> int:
     """Look and print; 1 when there is no such reservation. Raises SettingsError for wrong usage."""
-    from extproc.stores.batcher import RedisBatcher
+    from extproc.stores.client import open_client
     from extproc.stores.explain import explain_subject
     from extproc.stores.explain_records import explain_reservation
     from extproc.stores.sql import Database
 
     question = _question(args)
     database = Database(url=settings.database.url, threads=1, timeout_ms=_TIMEOUT_MS)
-    redis = RedisBatcher(url=settings.redis.url, timeout_ms=_TIMEOUT_MS, max_connections=1)
+    redis = open_client(
+        url=settings.redis.url,
+        cluster=settings.redis.cluster,
+        timeout_ms=_TIMEOUT_MS,
+        max_connections=1,
+    )
     try:
         if isinstance(question, str):
             found = await explain_reservation(redis, database, root=args.root, wanted_id=question)

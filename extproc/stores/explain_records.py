@@ -12,13 +12,12 @@ from extproc.core.explain_rules import cost_of, moment_of, period_name, policy_w
 from extproc.core.ids import is_valid_id
 from extproc.core.policies import ANY, SERVICE_LIMIT, Dimension, Scope
 from extproc.stores import keys
-from extproc.stores.batcher import RedisBatcher
+from extproc.stores.client import RedisClient
 from extproc.stores.explain import read_now_ms
 from extproc.stores.sql import Database
 from extproc.stores.tables import limit_policy
 
 MOST_RECORDS = 20
-_PAGE = 1000
 # How long an ended record is kept (lua/include/ending.lua), and of a request id (the store's note).
 _RECORD_TTL_MS = 900_000
 _MAX_NOTE_CHARACTERS = 256
@@ -49,7 +48,7 @@ _PERIODS = {"d": Period.DAY, "m": Period.MONTH, "c": Period.CYCLE}
 
 
 async def explain_reservation(
-    redis: RedisBatcher,
+    redis: RedisClient,
     database: Database,
     *,
     root: str,
@@ -69,30 +68,29 @@ async def explain_reservation(
     return tuple(report for report in reports if report is not None)
 
 
-async def _exists(redis: RedisBatcher, root: str, reservation_id: str) -> bool:
+async def _exists(redis: RedisClient, root: str, reservation_id: str) -> bool:
     return bool(await redis.command("EXISTS", keys.reservation(root, reservation_id)))
 
 
 async def _ids_of_request(
-    redis: RedisBatcher, root: str, request_id: str, *, most: int
+    redis: RedisClient, root: str, request_id: str, *, most: int
 ) -> list[str]:
     prefix = keys.reservation_prefix(root)
     # As it was kept.
     wanted = request_id[:_MAX_NOTE_CHARACTERS].encode("utf-8", "replace").decode()
     found: dict[str, None] = {}
-    cursor = "0"
-    while True:
-        cursor, names = await redis.command("SCAN", cursor, "MATCH", prefix + "*", "COUNT", _PAGE)
+    async for names in redis.scan(prefix):
         notes = await asyncio.gather(*(redis.command("HGET", n, "request_id") for n in names))
         for name, note in zip(names, notes, strict=True):
             if note == wanted:
                 found[name.removeprefix(prefix)] = None  # SCAN may name a key twice
-        if cursor == "0" or len(found) >= most:
-            return list(found)[:most]
+        if len(found) >= most:
+            break
+    return list(found)[:most]
 
 
 async def _report(
-    redis: RedisBatcher, database: Database, root: str, reservation_id: str
+    redis: RedisClient, database: Database, root: str, reservation_id: str
 ) -> ReservationReport | None:
     name = keys.reservation(root, reservation_id)
     now, flat, ttl, score = await asyncio.gather(

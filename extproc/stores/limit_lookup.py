@@ -21,7 +21,7 @@ from extproc.core.policies import PolicySet
 from extproc.core.ports import LimitLookup
 from extproc.core.views import from_json, next_boundary, to_json, version_of
 from extproc.stores import keys, scripts
-from extproc.stores.batcher import RedisBatcher
+from extproc.stores.client import RedisClient
 from extproc.stores.policy_table import PolicyTable
 from extproc.stores.scripts import load_script
 
@@ -41,7 +41,7 @@ class CachedLimitSource:
 
     def __init__(
         self,
-        batcher: RedisBatcher,
+        batcher: RedisClient,
         table: PolicyTable,
         *,
         cache_ttl_seconds: int = 600,

@@ -6,8 +6,9 @@ from extproc.core.limits import MAX_LIMIT, ServiceLimit
 from extproc.core.ports import OpenReservation
 from extproc.core.reservations import ReserveRequest, Settlement, SettleResult, StoreVerdict
 from extproc.stores import keys, scripts
-from extproc.stores.batcher import RedisBatcher, Word
+from extproc.stores.batcher import Word
 from extproc.stores.bucket_codec import encode
+from extproc.stores.client import RedisClient
 from extproc.stores.scripts import load_script
 from extproc.stores.verdicts import read_settle_result, read_verdict
 
@@ -18,7 +19,7 @@ _MAX_NOTE_CHARACTERS = 256
 class RedisReservationStore:
     """Implements ``core.ports.ReservationStore``. The batcher is shared and closed by its owner."""
 
-    def __init__(self, batcher: RedisBatcher) -> None:
+    def __init__(self, batcher: RedisClient) -> None:
         self._redis = batcher
         self._reserve = load_script(scripts.RESERVE)
         self._reserve_policies = load_script(scripts.RESERVE_POLICIES)
@@ -81,7 +82,7 @@ class RedisReservationStore:
         """Move the deadline and the leases of an open reservation, never to an earlier time."""
         reply = await self._redis.run(
             self._renew,
-            (keys.reservation(root, reservation_id), keys.pending(root)),
+            (keys.reservation(root, reservation_id), keys.pending(root), keys.tpm_prefix(root)),
             (reservation_id, deadline_ms),
         )
         return bool(reply == 1)
@@ -112,7 +113,7 @@ class RedisReservationStore:
 
     async def ping(self) -> None:
         """Redis answers; the first time that it does, it also gets all scripts."""
-        await self._redis.command("PING")
+        await self._redis.ping()
         if not self._is_loaded:
             await self._redis.load(map(load_script, scripts.ALL))
             self._is_loaded = True
