@@ -53,8 +53,8 @@ class Node:
 
     def call(self, *words: object) -> Any:
         """One command; its reply as it is in the protocol."""
-        reply: Any = self.client.execute_command("".join(map(str, words[:1])), *words[1:])
-        return reply
+        client: Any = self.client
+        return client.execute_command(*words)
 
     def info(self, section: str, field: str) -> str:
         found: Any = self.client.info(section)
@@ -98,8 +98,8 @@ class ValkeyCluster:
 
     def _known(self, node: Node) -> set[str]:
         """Ids of the nodes that have shaken hands with ``node``."""
-        lines = str(_text(node.client.execute_command("CLUSTER NODES"))).splitlines()
-        return {line.split()[0] for line in lines if "handshake" not in line.split()[2]}
+        lines = [line.split() for line in node.call("CLUSTER", "NODES").splitlines()]
+        return {words[0] for words in lines if "handshake" not in words[2]}
 
     def heal(self) -> None:
         """Start what was killed, and wait until all agree and each replica follows its master."""
@@ -111,11 +111,11 @@ class ValkeyCluster:
     def _is_well(self) -> bool:
         views = []
         for node in self.nodes:
-            if self._state(node) != "ok":
+            if "cluster_state:ok" not in node.call("CLUSTER", "INFO"):
                 return False
             if not node.is_master and node.info("replication", "master_link_status") != "up":
                 return False
-            views.append(sorted((first, last, port) for first, last, port in self._map(node)))
+            views.append(sorted(self._map(node)))
         masters = {node.port for node in self.nodes if node.is_master}
         return (
             all(view == views[0] for view in views)
@@ -123,15 +123,9 @@ class ValkeyCluster:
             and len(masters) == MASTERS
         )
 
-    def _state(self, node: Node) -> str:
-        info: Any = node.client.execute_command("CLUSTER INFO")
-        if isinstance(info, dict):
-            return str(info["cluster_state"])
-        return "ok" if "cluster_state:ok" in str(info) else "fail"
-
     def _map(self, node: Node) -> list[tuple[int, int, int]]:
         """First slot, last slot and the master's port, as ``node`` sees them."""
-        reply: Any = node.client.execute_command("CLUSTER", "SLOTS")
+        reply = node.call("CLUSTER", "SLOTS")
         return [(first, last, master[1]) for first, last, master, *_ in reply]
 
     def empty(self) -> None:
@@ -209,12 +203,6 @@ class ValkeyCluster:
         """Move a slot with all that is in it."""
         source = self.open_migration(slot, target)
         self.end_migration(slot, source, target)
-
-
-def _text(reply: Any) -> str:
-    if isinstance(reply, dict):  # redis-py takes CLUSTER NODES apart
-        return "\n".join(f"{each['node_id']} {addr} {each['flags']}" for addr, each in reply.items())
-    return str(reply)
 
 
 def wait_until(look: Callable[[], object], *, seconds: float = _READY_SECONDS) -> None:
