@@ -27,6 +27,7 @@ class Topology:
         self.masters: tuple[Address, ...] = ()
         self._nodes: dict[Address, RedisBatcher] = {}
         self._flight: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._not_before = 0.0
         self._turn = 0
         self._failure: StoreUnavailableError | None = None
@@ -64,16 +65,23 @@ class Topology:
         return owner
 
     def refresh_soon(self, first: Address | None = None) -> None:
-        """Ask for the map, unless it is being asked for or was a moment ago. ``first`` is asked
+        """Ask for the map; when it was asked for a moment ago, a little later. ``first`` is asked
         before others: it is said to know better."""
-        if self._closed or self._flight is not None:
+        if self._closed or self._flight is not None or self._timer is not None:
             return
-        if asyncio.get_running_loop().time() >= self._not_before:
-            self._flight = asyncio.create_task(self._refresh(first))
-            self._flight.add_done_callback(self._landed)
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._not_before:
+            self._begin(first)
+        else:
+            self._timer = loop.call_at(self._not_before, self._begin, first)
+
+    def _begin(self, first: Address | None) -> None:
+        self._timer = None
+        self._flight = asyncio.create_task(self._refresh(first))
+        self._flight.add_done_callback(self._landed)
 
     async def refresh(self, *, seconds: float) -> None:
-        """The same, and wait for it so long at most."""
+        """The same, and wait so long at most; not at all when it is to be a little later."""
         self.refresh_soon()
         if self._flight is not None:
             await asyncio.wait((self._flight,), timeout=max(0.0, seconds))
@@ -81,6 +89,8 @@ class Topology:
     async def close(self) -> None:
         """Let running calls end, then close all connections."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._flight is not None:
             self._flight.cancel()
             await asyncio.wait((self._flight,))

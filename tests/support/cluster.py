@@ -147,6 +147,10 @@ class ValkeyCluster:
                 return next(node for node in self.nodes if node.port == port)
         raise AssertionError(f"nobody owns slot {slot}")
 
+    def slots_of(self, master: Node) -> list[int]:
+        found = [(first, last) for first, last, port in self._map(master) if port == master.port]
+        return [slot for first, last in found for slot in range(first, last + 1)]
+
     def replica_of(self, master: Node) -> Node:
         wanted = str(master.port)
         return next(
@@ -165,7 +169,7 @@ class ValkeyCluster:
                 return list(found.values())
         raise AssertionError("no such names")
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         """Every key of every master."""
         found: list[str] = []
         for node in self.masters():
