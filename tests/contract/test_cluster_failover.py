@@ -115,16 +115,22 @@ async def test_a_new_worker_is_not_ready_while_a_master_is_away(cluster: ValkeyC
 
 async def test_a_demoted_master_is_left_at_the_next_call(cluster: ValkeyCluster) -> None:
     """Its sockets stay open, so nobody else says that it is a replica now."""
-    (root, *_) = cluster.roots()
+    first, second, *_ = cluster.roots()
+    root, start = first, cluster.owner(f"{{{second}}}").port
     cache_limits(cluster, [root])
-    client = RedisCluster(url=cluster.url, timeout_ms=2000)
+    client = RedisCluster(url=f"redis://127.0.0.1:{start}", timeout_ms=2000)
     store = RedisReservationStore(client)
     try:
         assert isinstance(await store.reserve(request(rid="r1", root=root)), Admitted)
-        cluster.failover(cluster.owner(f"{{{root}}}"))
+        old = cluster.owner(f"{{{root}}}")
+        cluster.failover(old)
         assert (await store.settle(settlement("r1", root=root))).charged_tokens == CHARGE
         assert client.redirections == 1
         assert counted(cluster, root) == (1, CHARGE, 0)
+        # What owns nothing is not kept.
+        async with asyncio.timeout(5):
+            while any(node.port == old.port for node in client._topology._nodes):
+                await asyncio.sleep(0.01)
     finally:
         await client.close()
 

@@ -24,6 +24,7 @@ from extproc.stores.limit_table import LimitTable
 from extproc.stores.migrate import upgrade
 from extproc.stores.policy_table import PolicyTable
 from extproc.stores.reservation_store import RedisReservationStore
+from extproc.stores.scripts import SETTLE, load_script
 from extproc.stores.slots import slot_of
 from extproc.stores.sql import Database
 from extproc.stores.views import Views
@@ -237,7 +238,9 @@ async def test_scripts_are_known_to_every_master_and_forgotten_ones_are_sent_onc
     cluster_store: RedisReservationStore,
     roots: list[str],
 ) -> None:
-    sha = cluster_store._settle.sha
+    sha = load_script(SETTLE).sha
+    for node in cluster.masters():
+        node.call("SCRIPT", "FLUSH")
     await cluster_store.ping()
     assert [node.call("SCRIPT", "EXISTS", sha) for node in cluster.masters()] == [[1]] * 3
     for root in roots:
@@ -266,6 +269,8 @@ async def test_eval_works_where_script_load_is_forbidden(
         for root in roots:
             inspector(cluster, root).cache(rpm=10, tpm=1000)
             assert isinstance(await store.reserve(request(root=root)), Admitted)
+        for node in cluster.masters():
+            assert "user=limited" in node.call("CLIENT", "LIST")
     finally:
         await client.close()
         for node in cluster.nodes:
