@@ -118,12 +118,11 @@ class RedisBatcher:
         for connection in self._idle:
             await connection.disconnect()
 
-    async def scan(self, prefix: str) -> AsyncIterator[list[str]]:
-        """Pages of the keys that begin with ``prefix``, which holds no ``*?[``; one may come
-        twice. It looks at every key."""
+    async def scan(self, pattern: str) -> AsyncIterator[list[str]]:
+        """Pages of all keys of a pattern; one may come twice. It looks at every key."""
         cursor = "0"
         while True:
-            words = ("SCAN", cursor, "MATCH", prefix + "*", "COUNT", _PAGE)
+            words = ("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE)
             cursor, page = await self.send(words)
             yield page
             if cursor == "0":

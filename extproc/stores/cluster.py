@@ -52,10 +52,10 @@ class RedisCluster:
         command = ("EVALSHA", script.sha, len(keys), *keys, *args)
         return await self._send(slot_of(keys[0]), command, script)
 
-    async def scan(self, prefix: str) -> AsyncIterator[list[str]]:
-        """Pages of the keys of all masters that begin with ``prefix``; one may come twice."""
+    async def scan(self, pattern: str) -> AsyncIterator[list[str]]:
+        """Pages of the keys of all masters that match a pattern; one may come twice."""
         for node in await self._masters():
-            async for page in node.scan(prefix):
+            async for page in node.scan(pattern):
                 yield page
 
     async def ping(self) -> None:

@@ -79,7 +79,7 @@ async def _ids_of_request(
     # As it was kept.
     wanted = request_id[:_MAX_NOTE_CHARACTERS].encode("utf-8", "replace").decode()
     found: dict[str, None] = {}
-    async for names in redis.scan(prefix):
+    async for names in redis.scan(prefix + "*"):
         notes = await asyncio.gather(*(redis.command("HGET", n, "request_id") for n in names))
         for name, note in zip(names, notes, strict=True):
             if note == wanted:

@@ -17,8 +17,9 @@ _ONE_KEY = frozenset(
     (
         *("DEL", "EXISTS", "PTTL", "GET"),
         *("HGET", "HGETALL", "HMGET"),
-        *("SADD", "SMEMBERS"),
-        *("ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZSCORE"),
+        *("SADD", "SMEMBERS", "SSCAN", "LRANGE"),
+        *("ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZREMRANGEBYSCORE", "ZSCAN"),
+        "ZSCORE",
     )
 )
 _VARIADIC = frozenset(("DEL", "EXISTS"))

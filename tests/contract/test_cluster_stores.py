@@ -225,7 +225,7 @@ async def test_explain_looks_into_every_master(
             ("service_limit/total_tpm", 110),
         ]
         assert report.holds[0].open == 1
-    pages = [page async for page in redis_cluster.scan("resv:")]
+    pages = [page async for page in redis_cluster.scan("resv:*")]
     assert sorted(name for page in pages for name in page) == sorted(
         keys.reservation(root, "r1") for root in roots
     )
