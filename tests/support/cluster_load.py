@@ -108,9 +108,10 @@ class Load:
 
     async def settle_again(self, root: str) -> int:
         """What the next net does: settle everything once more; how many reservations are lost."""
-        lost = 0
-        for rid in self.ledgers[root].admitted:
-            result = await self._store.settle(settlement(rid, root=root))
+        ledger, lost = self.ledgers[root], 0
+        for rid in ledger.admitted:
+            settle = partial(self._store.settle, settlement(rid, root=root))
+            result = await self._until_answered(ledger, settle)
             lost += result.status is SettleStatus.MISSING
         return lost
 
