@@ -24,7 +24,7 @@ from extproc.jobs.reaper import Reaper
 from extproc.providers.tokens import warm_up
 from extproc.settings import HeaderSource, Settings
 from extproc.settings import IdentitySource as SourceSettings
-from extproc.stores.batcher import RedisBatcher
+from extproc.stores.client import RedisClient, open_client
 from extproc.stores.limit_lookup import CachedLimitSource
 from extproc.stores.policy_table import PolicyTable
 from extproc.stores.reservation_store import RedisReservationStore
@@ -93,10 +93,11 @@ def _policy(settings: Settings) -> AdmissionPolicy:
     )
 
 
-def open_redis(settings: Settings) -> RedisBatcher:
+def open_redis(settings: Settings) -> RedisClient:
     """The connection to Redis that all stores of a process share."""
-    return RedisBatcher(
+    return open_client(
         url=settings.redis.url,
+        cluster=settings.redis.cluster,
         timeout_ms=settings.redis.timeout_ms,
         max_connections=settings.redis.max_connections,
     )

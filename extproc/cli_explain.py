@@ -45,7 +45,7 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def run_explain_command(args: argparse.Namespace, settings: Settings) -> int:
     """Look and print; 1 when nothing is known of an id. Raises SettingsError for wrong usage."""
-    from extproc.stores.batcher import RedisBatcher
+    from extproc.stores.client import open_client
     from extproc.stores.explain import explain_subject
     from extproc.stores.explain_records import explain_reservation
     from extproc.stores.explain_refusals import explain_refusals
@@ -53,7 +53,12 @@ async def run_explain_command(args: argparse.Namespace, settings: Settings) -> i
 
     question = _question(args)
     database = Database(url=settings.database.url, threads=1, timeout_ms=_TIMEOUT_MS)
-    redis = RedisBatcher(url=settings.redis.url, timeout_ms=_TIMEOUT_MS, max_connections=1)
+    redis = open_client(
+        url=settings.redis.url,
+        cluster=settings.redis.cluster,
+        timeout_ms=_TIMEOUT_MS,
+        max_connections=1,
+    )
     try:
         if isinstance(question, str):
             where = {"wanted_id": question, "root": args.root}

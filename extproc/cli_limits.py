@@ -8,7 +8,7 @@ from extproc.core.errors import SettingsError
 from extproc.core.ids import is_valid_id
 from extproc.core.limits import ServiceLimit
 from extproc.settings import Settings
-from extproc.stores.batcher import RedisBatcher
+from extproc.stores.client import open_client
 from extproc.stores.limit_admin import LimitAdmin, PolicyAdmin
 from extproc.stores.limit_table import LimitTable
 from extproc.stores.policy_table import PolicyTable
@@ -25,7 +25,12 @@ async def run_limits_command(args: argparse.Namespace, settings: Settings) -> in
     if service is not None and not is_valid_id(service):
         raise SettingsError("SERVICE", "1 to 128 letters, digits, '.', '_', ':' or '-'")
     database = Database(url=settings.database.url, threads=1, timeout_ms=_TIMEOUT_MS)
-    redis = RedisBatcher(url=settings.redis.url, timeout_ms=_TIMEOUT_MS, max_connections=1)
+    redis = open_client(
+        url=settings.redis.url,
+        cluster=settings.redis.cluster,
+        timeout_ms=_TIMEOUT_MS,
+        max_connections=1,
+    )
     admin = LimitAdmin(redis, LimitTable(database))
     try:
         if args.verb in VERBS:

@@ -36,13 +36,18 @@ def add_review_verbs(verbs: Any, config: argparse.ArgumentParser) -> None:
 async def run_reviews_command(args: argparse.Namespace, settings: Settings) -> int:
     """One verb; 1 when a decision changed nothing and something else stands. Raises SettingsError
     for wrong usage."""
-    from extproc.stores.batcher import RedisBatcher
+    from extproc.stores.client import open_client
     from extproc.stores.reviews import Reviews
 
     if args.root is not None and not is_valid_id(args.root):
         raise SettingsError("--root", _ID_RULE)
     said = _decision(args) if args.verb == "resolve" else None
-    redis = RedisBatcher(url=settings.redis.url, timeout_ms=_TIMEOUT_MS, max_connections=1)
+    redis = open_client(
+        url=settings.redis.url,
+        cluster=settings.redis.cluster,
+        timeout_ms=_TIMEOUT_MS,
+        max_connections=1,
+    )
     try:
         reviews = Reviews(redis)
         if said is None:

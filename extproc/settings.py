@@ -17,6 +17,8 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic_settings import (
@@ -28,6 +30,7 @@ from pydantic_settings import (
 
 from extproc.core.errors import SettingsError
 from extproc.core.policies import Scope
+from extproc.stores.redis_url import check_redis_url
 
 ENV_PREFIX = "TOKENWEIR_"
 # Variables with our prefix that are not settings: the file's own path, and switches of the tests.
@@ -54,12 +57,6 @@ def _tcp_address(value: str) -> str:
     if value.startswith("unix:"):
         raise ValueError("expected HOST:PORT")
     return _listen_address(value)
-
-
-def _redis_url(value: str) -> str:
-    if not value.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError("expected redis://, rediss:// or unix://")
-    return value
 
 
 def _database_url(value: str) -> str:
@@ -90,11 +87,20 @@ class ServerSettings(_Section):
 class RedisSettings(_Section):
     """Redis or Valkey: counters and reservations."""
 
-    url: Annotated[str, AfterValidator(_redis_url)] = "redis://127.0.0.1:6379/0"
+    # Before the URL, which is read by it.
+    cluster: bool = False
+    url: str = "redis://127.0.0.1:6379/0"
     timeout_ms: int = Field(default=50, ge=1, le=10_000)
     max_connections: int = Field(default=8, ge=1, le=1024)
     # What a request meets when Redis does not answer: 503, or it passes unmetered.
     failure_mode: Literal["closed", "open"] = "closed"
+
+    @field_validator("url")
+    @classmethod
+    def _is_redis_url(cls, value: str, info: ValidationInfo) -> str:
+        # A wrong `cluster` is not in the data, and is an error of its own.
+        check_redis_url(value, cluster=info.data.get("cluster", False))
+        return value
 
 
 class DatabaseSettings(_Section):

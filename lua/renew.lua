@@ -7,6 +7,8 @@
 --
 -- KEYS[1] resv:{root}:<id>       hash, the record; it names its counters
 -- KEYS[2] pending:{root}         sorted set, open reservations by deadline
+-- KEYS[3] rate:tpm:{root}:       prefix, never a key itself: so a Redis Cluster that moves the slot says
+--                                TRYAGAIN before the script has begun, and not in the middle of it
 --
 -- ARGV[1] reservation id         ARGV[2] new deadline in ms; an older, later one stays
 --

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from tests.support import mariadb
+from tests.support.cluster import ValkeyCluster, valkey_cluster
 from tests.support.valkey import valkey_server
 
 
@@ -30,6 +31,21 @@ def redis_client(redis_url: str) -> Iterator[redis.Redis]:
     """A plain client for looking into Redis; answers are strings."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyCluster]:
+    """A real cluster of three masters and three replicas, one for the whole run."""
+    with valkey_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running_cluster: ValkeyCluster) -> ValkeyCluster:
+    """That cluster, whole and empty."""
+    running_cluster.heal()
+    running_cluster.empty()
+    return running_cluster
 
 
 @pytest.fixture(scope="session")

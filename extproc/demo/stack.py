@@ -56,7 +56,8 @@ class Stack:
     ``services``: ids that clients can be, by the key ``demo_key(id)``; limits are the caller's.
     ``upstream_url``: a provider to call instead of the fake one, with ``upstream_headers`` set on
     each request (Envoy's %ENVIRONMENT(NAME)% keeps a key out of every file and log).
-    ``redis_url``, ``database_url``: use these instead of an own Valkey and an own SQLite file.
+    ``redis_url``, ``database_url``: use these instead of an own Valkey and an own SQLite file;
+    ``redis_cluster``: the Redis is a cluster.
     ``serve_env``, ``work_env``: more TOKENWEIR_* variables for these two. ``envoy_options``:
     fields of RenderOptions that replace the stack's own. ``with_work=False``: no reaper.
     ``servers``: how many processes answer Envoy: "serve", "serve-2" and so on.
@@ -71,6 +72,7 @@ class Stack:
         upstream_url: str | None = None,
         upstream_headers: Mapping[str, str] | None = None,
         redis_url: str | None = None,
+        redis_cluster: bool = False,
         database_url: str | None = None,
         reaper_deadline_seconds: float | None = None,
         serve_env: Mapping[str, str] | None = None,
@@ -113,6 +115,7 @@ class Stack:
             "TOKENWEIR_SERVER__METRICS_DIR": str(self.run_dir / "metrics"),
             "TOKENWEIR_SERVER__SHUTDOWN_GRACE_SECONDS": "2",
             "TOKENWEIR_REDIS__URL": self.redis_url,
+            "TOKENWEIR_REDIS__CLUSTER": str(redis_cluster),
             # One machine runs everything here, and it may be a busy one.
             "TOKENWEIR_REDIS__TIMEOUT_MS": "500",
             "TOKENWEIR_DATABASE__URL": self.database_url,

@@ -9,7 +9,8 @@ Redis did not know (NOSCRIPT), once, with its source; it cannot have run.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from extproc.core.errors import SettingsError, StoreUnavailableError
+from extproc.stores.failures import fail_all, lost, refused
 from extproc.stores.scripts import Script
 
 # What a command is made of. Text is sent as UTF-8, so it may not hold lone surrogates.
@@ -27,23 +29,10 @@ Word = str | int | bytes
 
 # So many calls at most share one write: Redis answers them in a few milliseconds.
 MAX_BATCH = 256
-
-# Error replies that say that the command did not run, and that another moment may be better.
-_NOT_RUN_TRANSIENT = (
-    redis_errors.BusyLoadingError,
-    redis_errors.ReadOnlyError,
-    redis_errors.MasterDownError,
-    redis_errors.ClusterDownError,
-    redis_errors.OutOfMemoryError,
-    redis_errors.MaxConnectionsError,
-)
-_NOT_RUN_FINAL = (
-    redis_errors.NoPermissionError,
-    redis_errors.AuthenticationError,
-    redis_errors.AuthorizationError,
-    redis_errors.NoScriptError,
-)
-_NOT_RUN_WORDS = ("BUSY ", "NOREPLICAS ", "TRYAGAIN ")
+# So many keys at once are looked at by SCAN.
+_PAGE = 1000
+# It holds for the next command of the same connection, so both are always written together.
+_ASKING: bytes = pack_command(("ASKING",))
 
 
 @dataclass(slots=True)
@@ -53,22 +42,16 @@ class _Call:
     queued_at: float
     future: asyncio.Future[Any] = field(repr=False)
     script: Script | None = None
+    asking: bool = False
+
+    def fail(self, error: StoreUnavailableError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
-def _pack(command: tuple[Word, ...]) -> bytes:
+def _pack(command: tuple[Word, ...], *, asking: bool) -> bytes:
     packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub: "a tuple of one"
-    return packed
-
-
-def _refused(error: redis_errors.RedisError) -> StoreUnavailableError:
-    """What an error reply means."""
-    text = str(error) or type(error).__name__
-    if isinstance(error, _NOT_RUN_TRANSIENT) or text.startswith(_NOT_RUN_WORDS):
-        return StoreUnavailableError("redis", text, transient=True)
-    if isinstance(error, _NOT_RUN_FINAL):
-        return StoreUnavailableError("redis", text, transient=False)
-    # A script may fail half-way, for example on a key of another type.
-    return StoreUnavailableError("redis", text, transient=False, maybe_applied=True)
+    return _ASKING + packed if asking else packed
 
 
 class RedisBatcher:
@@ -106,14 +89,18 @@ class RedisBatcher:
 
     async def command(self, *command: Word) -> Any:
         """Send one command; its decoded reply."""
-        return await self._send(command, script=None)
+        return await self.send(command)
 
     async def run(self, script: Script, keys: Sequence[str], args: Iterable[Word]) -> Any:
         """Run a script by its SHA; its decoded reply."""
-        return await self._send(
+        return await self.send(
             ("EVALSHA", script.sha, len(keys), *keys, *args),
             script=script,
         )
+
+    async def ping(self) -> None:
+        """The server answers."""
+        await self.send(("PING",))
 
     async def load(self, scripts: Iterable[Script]) -> None:
         """Make scripts known to Redis. Where SCRIPT LOAD is forbidden, first use will do it."""
@@ -133,13 +120,30 @@ class RedisBatcher:
         for connection in self._idle:
             await connection.disconnect()
 
-    async def _send(self, command: tuple[Word, ...], *, script: Script | None) -> Any:
+    async def scan(self, pattern: str) -> AsyncIterator[list[str]]:
+        """Pages of all keys of a pattern; one may come twice. It looks at every key."""
+        cursor = "0"
+        while True:
+            words = ("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE)
+            cursor, page = await self.send(words)
+            yield page
+            if cursor == "0":
+                return
+
+    async def send(
+        self, command: tuple[Word, ...], *, script: Script | None = None, asking: bool = False
+    ) -> Any:
+        """Send one command; its decoded reply.
+
+        ``script``: what EVALSHA runs; its source is sent when Redis does not know it. ``asking``:
+        ASKING goes before it, for a node that is taking over the slot.
+        """
         if self._closed:
             raise StoreUnavailableError("redis", "the client is closed", transient=False)
         loop = asyncio.get_running_loop()
         # Packed here, where a value that cannot be packed fails its own call only.
-        packed = _pack(command)
-        call = _Call(command, packed, loop.time(), loop.create_future(), script)
+        packed = _pack(command, asking=asking)
+        call = _Call(command, packed, loop.time(), loop.create_future(), script, asking)
         self._queue.append(call)
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -165,7 +169,7 @@ class RedisBatcher:
         for call in calls:
             if call.queued_at < too_old:
                 error = StoreUnavailableError("redis", "no connection was free", transient=True)
-                _fail([call], error)
+                fail_all([call], error)
             elif not call.future.done():  # a caller that left before is not sent at all
                 waiting.append(call)
         if not waiting:
@@ -184,10 +188,10 @@ class RedisBatcher:
                 await self._exchange(connection, waiting)
         except (TimeoutError, OSError, redis_errors.RedisError) as cause:
             await connection.disconnect(nowait=True)
-            _fail(waiting, _lost(cause, was_sent=sent))
+            fail_all(waiting, lost(cause, was_sent=sent))
         except BaseException:
             await connection.disconnect(nowait=True)
-            _fail(waiting, StoreUnavailableError("redis", "stopped", transient=False))
+            fail_all(waiting, StoreUnavailableError("redis", "stopped", transient=False))
             raise
         finally:
             self._idle.append(connection)
@@ -201,16 +205,19 @@ class RedisBatcher:
         for _ in range(len(waiting)):
             call = waiting[0]
             try:
+                if call.asking:
+                    with suppress(redis_errors.ResponseError):  # the command's own reply decides
+                        await connection.read_response()
                 reply = await connection.read_response()
             except redis_errors.ResponseError as error:
                 moved = moved or isinstance(error, redis_errors.ReadOnlyError)
                 if isinstance(error, redis_errors.NoScriptError) and call.script is not None:
                     call.command = ("EVAL", call.script.source, *call.command[2:])
-                    call.packed = _pack(call.command)
+                    call.packed = _pack(call.command, asking=call.asking)
                     call.script = None
                     waiting.append(call)
                 else:
-                    _fail([call], _refused(error), error)
+                    fail_all([call], refused(error), error)
             else:
                 if not call.future.done():
                     call.future.set_result(reply)
@@ -221,35 +228,3 @@ class RedisBatcher:
             # A replica that was the primary: its name may lead elsewhere by now.
             for each in (connection, *self._idle):
                 await each.disconnect(nowait=True)
-
-
-def _lost(cause: Exception, *, was_sent: bool) -> StoreUnavailableError:
-    """What a broken exchange means for the calls that it did not answer."""
-    if isinstance(cause, redis_errors.RedisError) and not isinstance(
-        cause, (redis_errors.ConnectionError, redis_errors.TimeoutError)
-    ):
-        error = _refused(cause)
-    elif isinstance(cause, _NOT_RUN_FINAL):
-        error = StoreUnavailableError("redis", str(cause), transient=False)
-    else:
-        text = str(cause) or "no reply in time"
-        error = StoreUnavailableError("redis", text, transient=True)
-    error.maybe_applied = was_sent and not isinstance(cause, redis_errors.BusyLoadingError)
-    error.__cause__ = cause
-    return error
-
-
-def _fail(
-    calls: Iterable[_Call], error: StoreUnavailableError, cause: Exception | None = None
-) -> None:
-    for call in calls:
-        if not call.future.done():
-            # One exception object a caller: each adds its own traceback.
-            own = StoreUnavailableError(
-                error.store,
-                str(error).removeprefix("redis: "),
-                transient=error.transient,
-                maybe_applied=error.maybe_applied,
-            )
-            own.__cause__ = cause or error.__cause__
-            call.future.set_exception(own)

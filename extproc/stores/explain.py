@@ -40,8 +40,8 @@ from extproc.core.policies import Descriptor, PolicySet
 from extproc.core.resolve import BLOCK_LABEL, resolve
 from extproc.core.views import from_json, to_json, version_of
 from extproc.stores import keys
-from extproc.stores.batcher import RedisBatcher
 from extproc.stores.bucket_codec import for_record
+from extproc.stores.client import RedisClient
 from extproc.stores.explain_lookups import read_now_ms
 from extproc.stores.explain_refusals import last_refusals
 from extproc.stores.policy_table import PolicyTable
@@ -56,7 +56,7 @@ _MOST_PAGES = 100
 
 
 async def explain_subject(
-    redis: RedisBatcher,
+    redis: RedisClient,
     database: Database,
     *,
     descriptor: Descriptor,
@@ -137,7 +137,7 @@ def _from_sql(stored: PolicySet | None) -> _InForce:
     return _InForce(state, stored, "" if without_view(stored) else version_of(to_json(stored)))
 
 
-async def _cached(redis: RedisBatcher, root: str) -> _InForce | None:
+async def _cached(redis: RedisClient, root: str) -> _InForce | None:
     """What the scripts would read; None when they would find it missing."""
     status, rpm, tpm, version, view = await redis.command(
         "HMGET", keys.config(root), "status", "rpm", "tpm", "version", "view"
@@ -156,7 +156,7 @@ async def _cached(redis: RedisBatcher, root: str) -> _InForce | None:
     return _InForce(state, PolicySet(root=root, service=service), "")
 
 
-async def read_counter(redis: RedisBatcher, bucket: Bucket, *, amount: int, now: int) -> Reading:
+async def read_counter(redis: RedisClient, bucket: Bucket, *, amount: int, now: int) -> Reading:
     """What a counter holds at ``now``, and when ``amount`` would fit."""
     match bucket.kind:
         case BucketKind.MINUTE:
@@ -190,7 +190,7 @@ def _fits_in(bucket: Bucket, amount: int, *, left: int, wait: int | None) -> int
     return wait if amount > left else 0
 
 
-async def _token_bucket(redis: RedisBatcher, bucket: Bucket, *, amount: int, now: int) -> Reading:
+async def _token_bucket(redis: RedisClient, bucket: Bucket, *, amount: int, now: int) -> Reading:
     level, stamp = await redis.command("HMGET", bucket.key, "level", "at")
     full = bucket.capacity * MICRO
     if level is not None and stamp is not None:
@@ -203,7 +203,7 @@ async def _token_bucket(redis: RedisBatcher, bucket: Bucket, *, amount: int, now
     return Reading(bucket.capacity - left, None, left, fits)
 
 
-async def _slots(redis: RedisBatcher, bucket: Bucket, *, now: int) -> Reading:
+async def _slots(redis: RedisClient, bucket: Bucket, *, now: int) -> Reading:
     used = await redis.command("ZCOUNT", bucket.key, f"({now}", "+inf")
     # So many leases have to end before one is free.
     behind = max(0, used - bucket.limit)
@@ -214,7 +214,7 @@ async def _slots(redis: RedisBatcher, bucket: Bucket, *, now: int) -> Reading:
     return _reading(bucket, 1, used=used, wait=wait)
 
 
-async def _sliding(redis: RedisBatcher, bucket: Bucket, *, amount: int, now: int) -> Reading:
+async def _sliding(redis: RedisClient, bucket: Bucket, *, amount: int, now: int) -> Reading:
     start = now - bucket.window_ms
     if bucket.unit is Unit.REQUESTS:
         used = await redis.command("ZCOUNT", bucket.key, f"({start}", "+inf")
@@ -238,7 +238,7 @@ async def _sliding(redis: RedisBatcher, bucket: Bucket, *, amount: int, now: int
 
 
 async def _entries(
-    redis: RedisBatcher, bucket: Bucket, least: str, most: str
+    redis: RedisClient, bucket: Bucket, least: str, most: str
 ) -> AsyncIterator[tuple[int, int]]:
     """Score and amount of the entries of a sliding window, the oldest first."""
     for page in range(_MOST_PAGES):
@@ -258,7 +258,7 @@ async def _entries(
             return
 
 
-async def read_holds(redis: RedisBatcher, root: str, *, now: int, most: int) -> RootHolds:
+async def read_holds(redis: RedisClient, root: str, *, now: int, most: int) -> RootHolds:
     """The open reservations of a root, those first that the reaper will meet first."""
     count = await redis.command("ZCARD", keys.pending(root))
     found: list[str] = []

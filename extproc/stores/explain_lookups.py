@@ -1,37 +1,23 @@
 """What all parts of `explain` look up: the time, the keys of a pattern, versions of policies."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 
 from sqlalchemy import Connection, or_, select
 
 from extproc.core.policies import SERVICE_LIMIT
-from extproc.stores.batcher import RedisBatcher
+from extproc.stores.client import RedisClient
 from extproc.stores.sql import Database
 from extproc.stores.tables import limit_policy
 
-_PAGE = 1000
 # Request ids are cut where they are longer than this or more (at the edge, by store and script).
 _UNCUT_BYTES = 128
 
 
-async def read_now_ms(redis: RedisBatcher) -> int:
+async def read_now_ms(redis: RedisClient) -> int:
     """Redis' clock, by which everything is counted."""
     seconds, micros = await redis.command("TIME")
     return int(seconds) * 1000 + int(micros) // 1000
-
-
-async def pages_of_keys(redis: RedisBatcher, pattern: str) -> AsyncIterator[list[str]]:
-    """All keys of a pattern, found by looking at every key of Redis: for people, not for programs.
-
-    A key may come twice (SCAN).
-    """
-    cursor = "0"
-    while True:
-        cursor, names = await redis.command("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE)
-        yield names
-        if cursor == "0":
-            return
 
 
 def is_request(wanted: str, stored: str) -> bool:

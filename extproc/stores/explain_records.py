@@ -9,14 +9,9 @@ from extproc.core.explain_rules import cost_of, moment_of, period_name, policy_w
 from extproc.core.ids import is_valid_id
 from extproc.core.reservations import Source, State
 from extproc.stores import keys
-from extproc.stores.batcher import RedisBatcher
 from extproc.stores.bucket_codec import SIMPLE_RPM, SIMPLE_TPM, NamedCounter, decode
-from extproc.stores.explain_lookups import (
-    is_request,
-    pages_of_keys,
-    policy_versions,
-    read_now_ms,
-)
+from extproc.stores.client import RedisClient
+from extproc.stores.explain_lookups import is_request, policy_versions, read_now_ms
 from extproc.stores.sql import Database
 
 MOST_RECORDS = 20
@@ -34,7 +29,7 @@ _KNOWLEDGE = {
 
 
 async def explain_reservation(
-    redis: RedisBatcher,
+    redis: RedisClient,
     database: Database,
     *,
     wanted_id: str,
@@ -56,17 +51,17 @@ async def explain_reservation(
     return tuple(report for report in reports if report is not None)
 
 
-async def _exists(redis: RedisBatcher, root: str, reservation_id: str) -> bool:
+async def _exists(redis: RedisClient, root: str, reservation_id: str) -> bool:
     return bool(await redis.command("EXISTS", keys.reservation(root, reservation_id)))
 
 
 async def _search(
-    redis: RedisBatcher, wanted: str, *, root: str | None, most: int
+    redis: RedisClient, wanted: str, *, root: str | None, most: int
 ) -> list[tuple[str, str]]:
     """Root and id of the records."""
     pattern = keys.reservation_prefix("*" if root is None else root) + "*"
     found: dict[tuple[str, str], None] = {}
-    async for names in pages_of_keys(redis, pattern):
+    async for names in redis.scan(pattern):  # a key may come twice
         notes = await asyncio.gather(*(redis.command("HGET", n, "request_id") for n in names))
         for name, note in zip(names, notes, strict=True):
             where, _, reservation_id = name.partition("{")[2].partition("}:")
@@ -78,7 +73,7 @@ async def _search(
 
 
 async def _report(
-    redis: RedisBatcher, database: Database, root: str, reservation_id: str
+    redis: RedisClient, database: Database, root: str, reservation_id: str
 ) -> ReservationReport | None:
     name = keys.reservation(root, reservation_id)
     now, flat, ttl, score = await asyncio.gather(

@@ -14,8 +14,8 @@ from extproc.core.explain import Asked, RefusalReport, RefusingLimit
 from extproc.core.explain_rules import moment_of, period_name
 from extproc.core.limits import MAX_LIMIT
 from extproc.stores import keys
-from extproc.stores.batcher import RedisBatcher
 from extproc.stores.bucket_codec import SIMPLE_RPM, SIMPLE_TPM, NamedCounter, decode
+from extproc.stores.client import RedisClient
 from extproc.stores.explain_lookups import is_request, policy_versions, read_now_ms
 from extproc.stores.record_words import lengthen
 from extproc.stores.sql import Database
@@ -41,7 +41,7 @@ class _Note:
 
 
 async def explain_refusals(
-    redis: RedisBatcher,
+    redis: RedisClient,
     database: Database,
     *,
     wanted_id: str,
@@ -65,7 +65,7 @@ async def explain_refusals(
 
 
 async def last_refusals(
-    redis: RedisBatcher,
+    redis: RedisClient,
     database: Database,
     *,
     roots: Iterable[str],
@@ -81,7 +81,7 @@ async def last_refusals(
     return await _reports(redis, database, found, most=most, subjects=subjects)
 
 
-async def _pages_of_roots(redis: RedisBatcher, root: str | None) -> AsyncIterator[Iterable[str]]:
+async def _pages_of_roots(redis: RedisClient, root: str | None) -> AsyncIterator[Iterable[str]]:
     # Counters that all share note what they refuse at their own roots.
     for scan, key, width in (("SSCAN", keys.ROOTS, 1), ("ZSCAN", keys.ROOTS_ACROSS, 2)):
         if root is not None and key == keys.ROOTS:
@@ -98,7 +98,7 @@ async def _pages_of_roots(redis: RedisBatcher, root: str | None) -> AsyncIterato
                 break
 
 
-async def _notes(redis: RedisBatcher, roots: Iterable[str]) -> list[_Note]:
+async def _notes(redis: RedisClient, roots: Iterable[str]) -> list[_Note]:
     names = tuple(roots)
     lists = await asyncio.gather(
         *(redis.command("LRANGE", keys.refusals(name), 0, -1) for name in names)
@@ -139,7 +139,7 @@ def _note(root: str, text: str) -> _Note | None:
 
 
 async def _reports(
-    redis: RedisBatcher,
+    redis: RedisClient,
     database: Database,
     found: list[_Note],
     *,

@@ -9,7 +9,7 @@ from extproc.core.limits import ServiceLimit
 from extproc.core.policies import BadRow, Block, Dimension, Override, PolicySet, Scope
 from extproc.core.policy_plan import PolicyChange, PolicyFile
 from extproc.stores import keys
-from extproc.stores.batcher import RedisBatcher
+from extproc.stores.client import RedisClient
 from extproc.stores.limit_table import LimitTable
 from extproc.stores.policy_table import PolicyCheck, PolicyTable
 
@@ -25,7 +25,7 @@ class LimitAdmin:
     StoreUnavailableError("redis") says so: old limits may apply until the cached entry expires.
     """
 
-    def __init__(self, batcher: RedisBatcher, table: LimitTable) -> None:
+    def __init__(self, batcher: RedisClient, table: LimitTable) -> None:
         self._redis = batcher
         self._table = table
 
@@ -75,7 +75,7 @@ class PolicyAdmin:
     What belongs to no root changes every root that is registered in Redis.
     """
 
-    def __init__(self, batcher: RedisBatcher, table: PolicyTable) -> None:
+    def __init__(self, batcher: RedisClient, table: PolicyTable) -> None:
         self._redis = batcher
         self._table = table
 
@@ -126,7 +126,7 @@ class PolicyAdmin:
         await forget(self._redis, changed.root)
 
 
-async def forget(batcher: RedisBatcher, root: str | None) -> None:
+async def forget(batcher: RedisClient, root: str | None) -> None:
     """Clear the cached limits of ``root``, or (None) of every registered one, after a commit."""
     whose = f"the limits of {root or 'every root'}"
     for attempt in range(1, _ATTEMPTS + 1):

@@ -26,7 +26,7 @@ from extproc.core.policies import BadRow, PolicySet
 from extproc.core.ports import LimitLookup, Telemetry
 from extproc.core.views import from_json, next_boundary, to_json, version_of
 from extproc.stores import keys, scripts
-from extproc.stores.batcher import RedisBatcher
+from extproc.stores.client import RedisClient
 from extproc.stores.policy_rows import BadRowsError
 from extproc.stores.policy_table import PolicyTable
 from extproc.stores.scripts import load_script
@@ -64,7 +64,7 @@ class CachedLimitSource:
 
     def __init__(
         self,
-        batcher: RedisBatcher,
+        batcher: RedisClient,
         table: PolicyTable,
         *,
         telemetry: Telemetry | None = None,

@@ -15,8 +15,9 @@ from extproc.core.reservations import (
     StoreVerdict,
 )
 from extproc.stores import keys, scripts
-from extproc.stores.batcher import RedisBatcher, Word
+from extproc.stores.batcher import Word
 from extproc.stores.bucket_codec import encode
+from extproc.stores.client import RedisClient
 from extproc.stores.root_registry import RootRegistry
 from extproc.stores.scripts import load_script
 from extproc.stores.verdicts import read_roots, read_settle_result, read_verdict
@@ -28,7 +29,7 @@ _MAX_NOTE_CHARACTERS = 256
 class RedisReservationStore:
     """Implements ``core.ports.ReservationStore``. The batcher is shared and closed by its owner."""
 
-    def __init__(self, batcher: RedisBatcher) -> None:
+    def __init__(self, batcher: RedisClient) -> None:
         self._redis = batcher
         self._reserve = load_script(scripts.RESERVE)
         self._reserve_policies = load_script(scripts.RESERVE_POLICIES)
@@ -125,7 +126,7 @@ class RedisReservationStore:
         at the other roots that its record names."""
         is_open, others = await self._redis.run(
             self._renew,
-            (keys.reservation(root, reservation_id), keys.pending(root)),
+            (keys.reservation(root, reservation_id), keys.pending(root), keys.tpm_prefix(root)),
             (reservation_id, deadline_ms),
         )
         for other in read_roots(others):
@@ -163,7 +164,7 @@ class RedisReservationStore:
 
     async def ping(self) -> None:
         """Redis answers; the first time that it does, it also gets all scripts."""
-        await self._redis.command("PING")
+        await self._redis.ping()
         if not self._is_loaded:
             await self._redis.load(map(load_script, scripts.ALL))
             self._is_loaded = True

@@ -7,7 +7,7 @@ from extproc.core.explain_rules import moment_of
 from extproc.core.reservations import Knowledge, Settlement, SettleStatus, State
 from extproc.core.reviews import Answer, Resolution, Review
 from extproc.stores import keys
-from extproc.stores.batcher import RedisBatcher
+from extproc.stores.client import RedisClient
 from extproc.stores.reservation_store import RedisReservationStore
 
 # Records read side by side, and roots looked at side by side.
@@ -18,7 +18,7 @@ _FIELDS = ("at", "request_id", "model", "input", "charged", "cost")
 class Reviews:
     """Lists and resolves reservations in review. Raises StoreUnavailableError."""
 
-    def __init__(self, redis: RedisBatcher) -> None:
+    def __init__(self, redis: RedisClient) -> None:
         self._redis = redis
         self._store = RedisReservationStore(redis)
 

@@ -10,7 +10,7 @@ import time
 
 from extproc.core.ids import ACROSS_PREFIX
 from extproc.stores import keys
-from extproc.stores.batcher import RedisBatcher
+from extproc.stores.client import RedisClient
 
 # A root that this process has registered is taken to be known for so long, so that a warm request
 # pays nothing.
@@ -24,7 +24,7 @@ _MOST_REMEMBERED = 4096
 class RootRegistry:
     """The sets ``roots`` and ``roots:across``."""
 
-    def __init__(self, redis: RedisBatcher) -> None:
+    def __init__(self, redis: RedisClient) -> None:
         self._redis = redis
         self._known: dict[str, float] = {}
 

@@ -6,10 +6,12 @@ import pytest
 import redis
 
 from extproc.stores.batcher import RedisBatcher
+from extproc.stores.cluster import RedisCluster
 from extproc.stores.limit_table import LimitTable
 from extproc.stores.migrate import upgrade
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
+from tests.support.cluster import ValkeyCluster
 from tests.support.engine import Counters, cache_view
 from tests.support.explain import World
 from tests.support.reservations import Inspector
@@ -28,6 +30,20 @@ async def batcher(redis_url: str) -> AsyncIterator[RedisBatcher]:
 def store(batcher: RedisBatcher) -> RedisReservationStore:
     """The store under test."""
     return RedisReservationStore(batcher)
+
+
+@pytest.fixture
+async def redis_cluster(cluster: ValkeyCluster) -> AsyncIterator[RedisCluster]:
+    """A patient client of the cluster."""
+    client = RedisCluster(url=cluster.url, timeout_ms=5000)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def cluster_store(redis_cluster: RedisCluster) -> RedisReservationStore:
+    """The store on the cluster."""
+    return RedisReservationStore(redis_cluster)
 
 
 @pytest.fixture

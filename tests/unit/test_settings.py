@@ -31,6 +31,8 @@ def test_defaults_need_nothing() -> None:
         ("TOKENWEIR_REDIS__TIMEOUT_MS", "soon", "redis.timeout_ms"),
         ("TOKENWEIR_REDIS__TIMEOUT_MS", "0", "redis.timeout_ms"),
         ("TOKENWEIR_REDIS__FAILURE_MODE", "maybe", "redis.failure_mode"),
+        ("TOKENWEIR_REDIS__CLUSTER", "perhaps", "redis.cluster"),
+        ("TOKENWEIR_REDIS__URL", "redis://a:1,b:2/0", "redis.url"),
         ("TOKENWEIR_SERVER__LISTEN", "18070", "server.listen"),
         ("TOKENWEIR_SERVER__LISTEN", "unix:relative.sock", "server.listen"),
         ("TOKENWEIR_SERVER__METRICS_LISTEN", "unix:/tmp/x", "server.metrics_listen"),
@@ -117,6 +119,19 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no such file"):
         load_settings(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    "url", ["unix:///run/redis.sock", "redis://a/1", "redis://a:1,b:x/0", "redis://a?db=2"]
+)
+def test_the_url_of_a_cluster_is_checked_too(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("TOKENWEIR_REDIS__CLUSTER", "true")
+    monkeypatch.setenv("TOKENWEIR_REDIS__URL", "redis://user:pw@a:7000,b/0")
+    assert load_settings().redis.cluster
+    monkeypatch.setenv("TOKENWEIR_REDIS__URL", url)
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert caught.value.key == "redis.url"
 
 
 def test_a_url_is_checked_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
