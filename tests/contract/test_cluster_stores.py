@@ -183,9 +183,9 @@ async def test_a_limit_across_roots_is_a_second_call_in_another_slot(
     assert len({cluster.owner(f"{{{root}}}").port for root in (*roots, ACROSS)}) == 3
     for root in roots:
         assert isinstance(await ask(root, f"{root}.1"), Admitted)
-        for where in (root, ACROSS):
-            settled = await cluster_store.settle(settlement(f"{root}.1", root=where))
-            assert settled.status is SettleStatus.APPLIED
+        settled = await cluster_store.settle(settlement(f"{root}.1", root=root))
+        assert (settled.status, settled.other_roots) == (SettleStatus.APPLIED, (ACROSS,))
+        assert inspector(cluster, ACROSS).record(f"{root}.1")["state"] == State.SETTLED
     shared = keys.minute_prefix(ACROSS, "ceiling.rpm.provider:openai")
     minute = inspector(cluster, ACROSS).minute()
     assert cluster.owner(f"{{{ACROSS}}}").client.get(shared + minute) == "3"
