@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from typing import Any
 
 from extproc.cli_policies import VERBS, print_bad, run_policies_command
 from extproc.core.errors import SettingsError
@@ -40,23 +41,23 @@ async def run_limits_command(args: argparse.Namespace, settings: Settings) -> in
             print_bad(await admin.bad())
             return 0
         if args.verb == "set":
-            return await _set(admin, args)
+            return await _set(admin, args, rpm=args.rpm, tpm=args.tpm)
         if args.verb == "delete":
             return await _delete(admin, args.service)
         found = await admin.get(args.service)
         if found is not None and args.verb in ("enable", "disable"):
-            found = await admin.set(args.service, enabled=args.verb == "enable")
+            return await _set(admin, args, enabled=args.verb == "enable")
         return _print_one(found, args.service)
     finally:
         await redis.close()
         await database.close()
 
 
-async def _set(admin: LimitAdmin, args: argparse.Namespace) -> int:
+async def _set(admin: LimitAdmin, args: argparse.Namespace, **change: Any) -> int:
     try:
-        limit = await admin.set(args.service, rpm=args.rpm, tpm=args.tpm)
+        limit = await admin.set(args.service, **change)
     except ValueError as error:
-        raise SettingsError("limits set", str(error)) from error
+        raise SettingsError(f"limits {args.verb}", str(error)) from error
     return _print_one(limit, args.service)
 
 

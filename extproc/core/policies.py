@@ -261,7 +261,7 @@ class BadEffect(StrEnum):
 
     REFUSES = "root refused"  # everything of its root, for what is limited there is not known
     LEFT_OUT = "left out"  # of every root, or not in force yet, or only an override
-    BLOCKS = "blocks for ever"  # a block of which only the end or the reason is wrong
+    BLOCKS = "blocks all the same"  # a block of which only the end or the reason is wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

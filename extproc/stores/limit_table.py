@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from extproc.core.errors import StoreUnavailableError
 from extproc.core.ids import is_root_id
 from extproc.core.limits import ServiceLimit
 from extproc.core.policies import BadEffect, BadRow
+from extproc.stores.policy_rows import BadRowsError, shown
 from extproc.stores.sql import Database
 from extproc.stores.tables import service_limit
 
@@ -91,8 +91,8 @@ def _limit(row: RowMapping) -> ServiceLimit:
 
 
 def find_limit(connection: Connection, service_id: str) -> ServiceLimit | None:
-    """The row of a service, None when there is none. Raises StoreUnavailableError("policies") for
-    a wrong one: a service whose limits are not known is refused."""
+    """The row of a service, None when there is none. Raises BadRowsError for a wrong one: a service
+    whose limits are not known is refused."""
     query = select(*_COLUMNS).where(service_limit.c.service_id == service_id)
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
@@ -100,8 +100,7 @@ def find_limit(connection: Connection, service_id: str) -> ServiceLimit | None:
     try:
         return _limit(row)
     except (TypeError, ValueError) as error:
-        text = f"service_limit holds a wrong row for {service_id}: {error}"
-        raise StoreUnavailableError("policies", text, transient=False) from error
+        raise BadRowsError(service_id, [_bad(row, error)]) from error
 
 
 def all_limits(connection: Connection) -> tuple[list[ServiceLimit], list[BadRow]]:
@@ -114,18 +113,19 @@ def all_limits(connection: Connection) -> tuple[list[ServiceLimit], list[BadRow]
         try:
             found.append(_limit(row))
         except (TypeError, ValueError) as error:
-            service_id = str(row["service_id"])
-            bad.append(
-                BadRow(
-                    table=service_limit.name,
-                    id=row["id"],
-                    name=service_id,
-                    root=service_id,
-                    reason=str(error),
-                    effect=BadEffect.REFUSES,
-                )
-            )
+            bad.append(_bad(row, error))
     return found, bad
+
+
+def _bad(row: RowMapping, error: Exception) -> BadRow:
+    return BadRow(
+        table=service_limit.name,
+        id=row["id"],
+        name=shown(row["service_id"]),
+        root=shown(row["service_id"]),
+        reason=shown(error),
+        effect=BadEffect.REFUSES,
+    )
 
 
 def _put(connection: Connection, service_id: str, values: dict[str, Any]) -> ServiceLimit:

@@ -185,9 +185,9 @@ def _bad(
     return BadRow(
         table=table.name,
         id=row["id"],
-        name=_shown(name),
-        root=None if root is None else _shown(root),
-        reason=_shown(f"{type(error).__name__}: {error}"),
+        name=shown(name),
+        root=None if root is None else shown(root),
+        reason=shown(f"{type(error).__name__}: {error}"),
         **more,
     )
 
@@ -250,6 +250,7 @@ def _moment_or_none(value: object) -> datetime | None:
         return None
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Whatever a column holds, as it may be printed."""
     text = str(value)[:_MAX_SHOWN]
     return "".join(character if character.isprintable() else "?" for character in text)

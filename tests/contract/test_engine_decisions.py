@@ -319,7 +319,10 @@ async def test_parallel_reserves_admit_exactly_what_fits(
     assert sum(isinstance(verdict, Rejected) for verdict in verdicts) == 163
 
 
-async def test_two_limits_may_not_share_a_counter(store: RedisReservationStore) -> None:
+async def test_two_limits_may_not_share_a_counter(
+    store: RedisReservationStore, redis_client: redis.Redis
+) -> None:
+    cache_view(redis_client)
     limit = minute("x", Unit.TOTAL, 10)
     with pytest.raises(StoreUnavailableError, match="share one counter"):
         await store.reserve(asking(limit, limit))

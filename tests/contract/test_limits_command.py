@@ -192,3 +192,14 @@ def test_a_file_without_room_names_the_policies(
         assert "at most 61 have room there: p0 (1), p1 (1)" in said
     assert limits("policies") == 0
     assert capsys.readouterr().out == ""
+
+
+def test_a_service_that_cannot_be_and_was_written_by_hand_can_be_deleted(
+    sql: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "across:provider:openai"
+    write(sql, f"INSERT INTO service_limit (service_id, rpm, tpm) VALUES ('{name}', 1, 1)")
+    assert limits("disable", name) == 2
+    assert "wrong setting: limits disable: across:provider:openai" in capsys.readouterr().err
+    assert limits("delete", name) == 0
+    assert limits("get", name) == 1

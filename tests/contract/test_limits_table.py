@@ -58,7 +58,7 @@ async def test_a_wrong_row_is_an_error_and_not_a_limit(
 ) -> None:
     insert = text("INSERT INTO service_limit (service_id, rpm, tpm) VALUES ('a', -1, 5)")
     await database.run(lambda connection: connection.execute(insert))
-    with pytest.raises(StoreUnavailableError, match="wrong row for a"):
+    with pytest.raises(StoreUnavailableError, match="a cannot be read: service_limit id 1"):
         await table.find("a")
 
 
