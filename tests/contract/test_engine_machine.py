@@ -67,6 +67,7 @@ _PROFILES = {
 
 MODELS = st.sampled_from(["gpt-4o", "org/{m}"])
 INPUTS, CAPS, NUMBERS = st.integers(0, 120), st.integers(0, 200), st.integers(0, 10_000)
+By = tuple[Knowledge, Source]
 # What each says of an end, guesses as often as all else.
 ENDS = st.sampled_from(
     [
@@ -180,8 +181,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(
         rid=reservations,
-        input_tokens=st.integers(-3, 150),
-        output_tokens=st.integers(-3, 400),
+        spent=st.tuples(st.integers(-3, 150), st.integers(-3, 400)),
         by=ENDS,
         model=MODELS,
         history=st.booleans(),
@@ -189,13 +189,12 @@ class EngineMachine(RuleBasedStateMachine):
     def settle(  # noqa: PLR0917
         self,
         rid: str,
-        input_tokens: int,
-        output_tokens: int,
-        by: tuple[Knowledge, Source],
+        spent: tuple[int, int],
+        by: By,
         model: str,
         history: bool,
     ) -> None:
-        rank, source = by
+        (input_tokens, output_tokens), (rank, source) = spent, by
         end = settlement(
             rid, input_tokens, output_tokens, knowledge=rank, source=source, history=history
         )
@@ -204,10 +203,23 @@ class EngineMachine(RuleBasedStateMachine):
         self._end(replace(end, model=model), charged)
 
     @rule(rid=reservations, by=ENDS, undo=st.booleans())
-    def release(self, rid: str, by: tuple[Knowledge, Source], undo: bool) -> None:
+    def release(self, rid: str, by: By, undo: bool) -> None:
         rank, source = by
         end = settlement(rid, knowledge=rank, source=source, state=State.RELEASED)
         self._end(replace(end, undo=undo), amounts_of(0, 0, requests=0 if undo else 1))
+
+    @rule(asked=st.tuples(INPUTS, CAPS, NUMBERS), first=ENDS, second=ENDS, released=st.booleans())
+    def end_at_once_and_again(
+        self, asked: tuple[int, int, int], first: By, second: By, released: bool
+    ) -> None:
+        """Two who speak of one request, as when a client leaves while it is admitted."""
+        rid = f"r{asked[2]}"
+        self.reserve(*asked)
+        if released:
+            self.release(rid=rid, by=first, undo=False)
+        else:
+            self.settle(rid=rid, spent=(1, 2), by=first, model="gpt-4o", history=False)
+        self.settle(rid=rid, spent=(3, 4), by=second, model="gpt-4o", history=False)
 
     def _end(self, end: Settlement, charged: dict[Unit, int]) -> None:
         released = end.state is State.RELEASED
