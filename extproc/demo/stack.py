@@ -59,6 +59,7 @@ class Stack:
     ``redis_url``, ``database_url``: use these instead of an own Valkey and an own SQLite file.
     ``serve_env``, ``work_env``: more TOKENWEIR_* variables for these two. ``envoy_options``:
     fields of RenderOptions that replace the stack's own. ``with_work=False``: no reaper.
+    ``commands``: by the name of a child, what to run in its place.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Stack:
         envoy_options: Mapping[str, Any] | None = None,
         envoy_concurrency: int = 1,
         with_work: bool = True,
+        commands: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.is_temporary = run_dir is None
         self.run_dir = (run_dir or Path(tempfile.mkdtemp(prefix="tokenweir-"))).absolute()
@@ -127,6 +129,7 @@ class Stack:
         }
         self._envoy_config = self.run_dir / "envoy.yaml"
         self._children: dict[str, Child] = {}
+        self._commands = dict(commands or {})
         if redis_url is None:
             data = self.run_dir / "valkey"
             data.mkdir(exist_ok=True)
@@ -141,7 +144,10 @@ class Stack:
     def _add(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
         log_path = self.run_dir / f"{name}.log"
         self._children[name] = Child(
-            name, command, log_path=log_path, env={**self._env, **(env or {})}
+            name,
+            self._commands.get(name, command),
+            log_path=log_path,
+            env={**self._env, **(env or {})},
         )
 
     def start(self) -> None:
@@ -181,10 +187,12 @@ class Stack:
         """SIGTERM one child and wait for its orderly end."""
         self._children[name].stop(deadline_s=_STOP_SECONDS)
 
-    def start_again(self, name: str) -> None:
-        """Start a child that does not run, with the same command, and wait until it is ready."""
+    def start_again(self, name: str, *, env: Mapping[str, str] | None = None) -> None:
+        """Start a child that does not run, with the same command, and wait until it is ready.
+
+        ``env``: more variables, for this start only."""
         child = self._children[name]
-        child.start()
+        child.start(env=env)
         child.wait_ready(self._readiness(name), deadline_s=_READY_SECONDS)
         if name == "serve" and "envoy" in self._children and self.child("envoy").running:
             # Envoy refuses until its next health check has found the server again.
