@@ -1,4 +1,4 @@
-"""The command ``tokenweir``, but it kills itself at a chosen step, as ``kill -9`` from outside would.
+"""The command ``tokenweir``, but it kills itself at a chosen step, as ``kill -9`` would.
 
 ``python -m tests.support.faulty_serve serve`` (or ``work``) is the real command with real objects;
 some of their methods are wrapped. TOKENWEIR_TEST_KILL_AT names the step, as ``step`` or ``step:n``
@@ -8,7 +8,7 @@ for its n-th time. Nothing in ``extproc`` knows of this. The steps:
 - of metering: ``metering.headers``, ``metering.chunk``, ``metering.end`` (the last message was read
   and nothing done with it yet), ``metering.reply.before`` and ``.after`` (of the last reply);
 - of the ending: ``ending.entry``; ``settle.late`` holds metering's settlement back until then;
-- of the store's calls: ``CALL.before``, ``CALL.sent`` (the bytes have left, the reply was not read),
+- of the store's calls: ``CALL.before``, ``CALL.sent`` (the bytes have left, nobody read the reply),
   ``CALL.after``, where CALL is ``reserve``, ``settle``, ``release``, ``undo`` or ``renew`` at the
   request's own root, or ``other_reserve`` and so on at the root of a shared ceiling. The ``.after``
   of the own root's settle and release comes after those of the other roots.

@@ -21,9 +21,9 @@ from tests.support.client import CHAT, Answer, StackClient, eventually
 from tests.support.engine import Counters
 from tests.support.faulty_serve import VARIABLE
 
-REAPER_SECONDS = 2.0
-# Which limits a request meets is said by its model: those of its own root only, a ceiling at each of
-# two other roots, or two such of which the second refuses.
+REAPER_SECONDS = 1.5
+# The model says which limits a request meets: those of its own root only, a ceiling at each of two
+# other roots too, or two such of which the second refuses.
 ALONE, SHARED, REFUSED = "gpt-4.1", "gpt-4o", "gpt-4o-mini"
 # "Say hi" is 9 tokens with its frame.
 INPUT_TOKENS, CAP_TOKENS, OUTPUT_TOKENS = 9, 20, 12
@@ -68,13 +68,16 @@ class End(Enum):
 
 
 @contextmanager
-def killing_stack(run_dir: Path, services: tuple[str, ...]) -> Iterator["KillingStack"]:
-    """A stack that runs all but its server."""
+def killing_stack(
+    run_dir: Path, services: tuple[str, ...], *, first_step: str
+) -> Iterator["KillingStack"]:
+    """A stack whose server will be killed at ``first_step``, unless another trap is set before."""
     module = [sys.executable, "-m", "tests.support.faulty_serve"]
     stack = Stack(
         run_dir=run_dir,
         services=services,
         reaper_deadline_seconds=REAPER_SECONDS,
+        serve_env={VARIABLE: first_step},
         commands={"serve": [*module, "serve"], "work": [*module, "work"]},
     )
     with stack, redis.Redis.from_url(stack.redis_url, decode_responses=True) as connection:
@@ -82,7 +85,7 @@ def killing_stack(run_dir: Path, services: tuple[str, ...]) -> Iterator["Killing
         policies = run_dir / "policies.yaml"
         policies.write_text(json.dumps({"policies": _POLICIES}))  # JSON is YAML
         stack.cli("limits", "apply", "-f", str(policies))
-        yield KillingStack(stack, connection)
+        yield KillingStack(stack, connection, first_step=first_step)
 
 
 async def _set_up(stack: Stack) -> None:
@@ -96,10 +99,10 @@ async def _set_up(stack: Stack) -> None:
 class KillingStack:
     """``stack`` and what tests do with it."""
 
-    def __init__(self, stack: Stack, connection: "redis.Redis") -> None:
+    def __init__(self, stack: Stack, connection: "redis.Redis", *, first_step: str) -> None:
         self.stack = stack
         self.redis = connection
-        self._steps = {"serve": "", "work": ""}
+        self._steps = {"serve": first_step, "work": ""}
 
     def set_trap(self, child: str, step: str) -> None:
         """Have ``child`` run, such that ``step`` kills it; an empty step: nothing does."""
