@@ -2,8 +2,9 @@
 the deadline, and every root is charged as the table of outcomes says (core/outcomes.py).
 
 A reservation of which nobody lived to report the end is charged its reserve, as a guess: also where
-the client got a 503, because the access log entry that would tell is sent to the server that has
-died. What was settled or released before the kill stands.
+the client got Envoy's 503, because the access log entry that would tell is lost with the server
+(Envoy sends it within 0.2 s, and starts take longer). What was settled or released before the kill
+stands.
 """
 
 from collections.abc import Iterator

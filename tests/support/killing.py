@@ -77,7 +77,13 @@ def killing_stack(
         run_dir=run_dir,
         services=services,
         reaper_deadline_seconds=REAPER_SECONDS,
-        serve_env={VARIABLE: first_step},
+        serve_env={
+            VARIABLE: first_step,
+            # On a busy machine too, it is the kill that ends a request, and no time-out.
+            "TOKENWEIR_ADMISSION__TIMEOUT_MS": "8000",
+            "TOKENWEIR_REDIS__TIMEOUT_MS": "4000",
+        },
+        envoy_options={"admission_timeout_ms": 10_000, "metering_timeout_ms": 10_000},
         commands={"serve": [*module, "serve"], "work": [*module, "work"]},
     )
     with stack, redis.Redis.from_url(stack.redis_url, decode_responses=True) as connection:
