@@ -74,8 +74,14 @@ class Child:
         """True from ``start`` until the process has ended."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self) -> None:
-        """Start it. Raises ChildError when it runs already or the program does not exist."""
+    @property
+    def exit_status(self) -> int | None:
+        """The status with which it ended, -N by signal N; None before that."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self, *, env: Mapping[str, str] | None = None) -> None:
+        """Start it, with more variables from ``env`` for this time. Raises ChildError when it runs
+        already or the program does not exist."""
         if self.running:
             raise ChildError(f"{self.name} is running already")
         with self.log_path.open("ab") as log:
@@ -86,7 +92,7 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=self._env,
+                    env={**self._env, **(env or {})},
                     start_new_session=True,
                 )
             except OSError as error:

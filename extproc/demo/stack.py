@@ -61,6 +61,7 @@ class Stack:
     ``serve_env``, ``work_env``: more TOKENWEIR_* variables for these two. ``envoy_options``:
     fields of RenderOptions that replace the stack's own. ``with_work=False``: no reaper.
     ``servers``: how many processes answer Envoy: "serve", "serve-2" and so on.
+    ``commands``: by the name of a child, what to run in its place.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Stack:
         envoy_concurrency: int = 1,
         with_work: bool = True,
         servers: int = 1,
+        commands: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.is_temporary = run_dir is None
         self.run_dir = (run_dir or Path(tempfile.mkdtemp(prefix="tokenweir-"))).absolute()
@@ -133,6 +135,7 @@ class Stack:
         }
         self._envoy_config = self.run_dir / "envoy.yaml"
         self._children: dict[str, Child] = {}
+        self._commands = dict(commands or {})
         if redis_url is None:
             data = self.run_dir / "valkey"
             data.mkdir(exist_ok=True)
@@ -152,7 +155,10 @@ class Stack:
     def _add(self, name: str, command: list[str], env: Mapping[str, str] | None = None) -> None:
         log_path = self.run_dir / f"{name}.log"
         self._children[name] = Child(
-            name, command, log_path=log_path, env={**self._env, **(env or {})}
+            name,
+            self._commands.get(name, command),
+            log_path=log_path,
+            env={**self._env, **(env or {})},
         )
 
     def start(self) -> None:
@@ -198,9 +204,11 @@ class Stack:
         """SIGTERM one child and wait for its orderly end."""
         self._children[name].stop(deadline_s=_STOP_SECONDS)
 
-    def start_again(self, name: str) -> None:
-        """Start a child that does not run, with the same command, and wait until it is ready."""
-        self._children[name].start()
+    def start_again(self, name: str, *, env: Mapping[str, str] | None = None) -> None:
+        """Start a child that does not run, with the same command, and wait until it is ready.
+
+        ``env``: more variables, for this start only."""
+        self._children[name].start(env=env)
         self._wait_ready(name)
 
     def _wait_ready(self, name: str) -> None:

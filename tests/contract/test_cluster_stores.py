@@ -11,7 +11,14 @@ from extproc.core.errors import StoreUnavailableError
 from extproc.core.limits import ServiceLimit
 from extproc.core.policies import Descriptor, Dimension, LimitPolicy, Rule, Scope
 from extproc.core.policy_plan import EPOCH, PolicyDraft, PolicyFile
-from extproc.core.reservations import Admitted, Knowledge, LimitsMissing, Rejected, SettleStatus
+from extproc.core.reservations import (
+    Admitted,
+    Knowledge,
+    LimitsMissing,
+    Rejected,
+    SettleStatus,
+    State,
+)
 from extproc.core.reserving import Attempt, Reserver
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
@@ -67,7 +74,7 @@ def assert_each_root_has_one_slot(cluster: ValkeyCluster, *roots: str) -> None:
         own = [key for key in found if f"{{{root}}}" in key]
         assert len(own) >= 3, own
         assert {found.pop(key) for key in own} == {slot_of(f"{{{root}}}")}
-    assert set(found) <= {keys.ROOTS}
+    assert set(found) <= {keys.ROOTS, keys.ROOTS_ACROSS}
 
 
 async def test_every_verb_works_in_every_master(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import redis
 
 from extproc.core.buckets import Bucket, Unit
 from extproc.core.errors import StoreUnavailableError

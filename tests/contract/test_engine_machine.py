@@ -186,7 +186,7 @@ class EngineMachine(RuleBasedStateMachine):
         model=MODELS,
         history=st.booleans(),
     )
-    def settle(  # noqa: PLR0917
+    def settle(
         self,
         rid: str,
         spent: tuple[int, int],

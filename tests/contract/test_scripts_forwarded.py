@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import redis
 
 from extproc.core.buckets import Unit
 from extproc.core.reservations import (
@@ -15,9 +16,10 @@ from extproc.core.reservations import (
     Source,
     State,
 )
+from extproc.stores import keys
 from extproc.stores.reservation_store import RedisReservationStore
 from tests.support.engine import Counters, asking, minute, quota, sliding, slots, token_bucket
-from tests.support.reservations import Inspector, settlement
+from tests.support.reservations import ROOT, Inspector, settlement
 from tests.support.reservations import request as simple
 
 RESERVED = 110
@@ -149,10 +151,12 @@ async def test_the_ending_first_is_not_given_back_by_the_admission(
 )
 async def test_no_other_guess_overturns_a_release(
     store: RedisReservationStore,
+    redis_client: redis.Redis,
     charged: Callable[[], int],
     first: Settlement,
     second: Settlement,
 ) -> None:
+    redis_client.zadd(keys.pending(ROOT), {"r1": 1})  # due, so a reaper may end it
     await end(store, first)
     assert await end(store, second) is SettleStatus.NOOP
     assert charged() == 0

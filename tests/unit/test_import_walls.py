@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import extproc
+from tests.support import faulty_serve
 
 PACKAGE = Path(extproc.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -86,6 +87,11 @@ def test_the_walls_are_really_looked_at(tmp_path: Path) -> None:
     probe = tmp_path / "probe.py"
     probe.write_text("import redis.asyncio\nfrom extproc.stores import keys\n")
     assert imports_of(probe) == {"redis.asyncio", "extproc.stores"}
+
+
+def test_no_module_knows_how_tests_kill_it() -> None:
+    knowing = [path for path in MODULES if faulty_serve.VARIABLE in path.read_text()]
+    assert knowing == []
 
 
 def test_the_includes_are_no_package() -> None:
