@@ -67,7 +67,8 @@ def assert_each_root_has_one_slot(cluster: ValkeyCluster, *roots: str) -> None:
         own = [key for key in found if f"{{{root}}}" in key]
         assert len(own) >= 3, own
         assert {found.pop(key) for key in own} == {slot_of(f"{{{root}}}")}
-    assert set(found) <= {keys.ROOTS}
+    # What lists roots is of no root.
+    assert not [key for key in found if "{" in key]
 
 
 async def test_every_verb_works_in_every_master(
@@ -185,7 +186,7 @@ async def test_a_limit_across_roots_is_a_second_call_in_another_slot(
         assert isinstance(await ask(root, f"{root}.1"), Admitted)
         for where in (root, ACROSS):
             settled = await cluster_store.settle(settlement(f"{root}.1", root=where))
-            assert settled.status is SettleStatus.APPLIED
+            assert settled.charged_tokens == 30
     shared = keys.minute_prefix(ACROSS, "ceiling.rpm.provider:openai")
     minute = inspector(cluster, ACROSS).minute()
     assert cluster.owner(f"{{{ACROSS}}}").client.get(shared + minute) == "3"
