@@ -67,8 +67,7 @@ def assert_each_root_has_one_slot(cluster: ValkeyCluster, *roots: str) -> None:
         own = [key for key in found if f"{{{root}}}" in key]
         assert len(own) >= 3, own
         assert {found.pop(key) for key in own} == {slot_of(f"{{{root}}}")}
-    # What lists roots is of no root.
-    assert not [key for key in found if "{" in key]
+    assert set(found) <= {keys.ROOTS}
 
 
 async def test_every_verb_works_in_every_master(
@@ -186,7 +185,7 @@ async def test_a_limit_across_roots_is_a_second_call_in_another_slot(
         assert isinstance(await ask(root, f"{root}.1"), Admitted)
         for where in (root, ACROSS):
             settled = await cluster_store.settle(settlement(f"{root}.1", root=where))
-            assert settled.charged_tokens == 30
+            assert settled.status is SettleStatus.APPLIED
     shared = keys.minute_prefix(ACROSS, "ceiling.rpm.provider:openai")
     minute = inspector(cluster, ACROSS).minute()
     assert cluster.owner(f"{{{ACROSS}}}").client.get(shared + minute) == "3"
