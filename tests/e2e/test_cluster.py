@@ -79,8 +79,7 @@ def test_every_service_is_admitted_settled_and_explained(
         # The command looks into the slot of whom it is asked about.
         record = second.records()[0]
         by_id = (record["request_id"], "--root", second.service, "--json")
-        (one,) = json.loads(stack.cli("explain", *by_id))
-        assert one["charged_tokens"] == int(record["charged"])
+        assert f'"charged_tokens": {record["charged"]},' in stack.cli("explain", *by_id)
         by_subject = ("--service", third.service, "--model", "gpt-4o", "--json")
         report = json.loads(stack.cli("explain", *by_subject))
         assert {limit["label"]: limit["used"] for limit in report["limits"]} == {
@@ -101,15 +100,17 @@ def test_the_reaper_finds_what_a_killed_server_left_in_any_slot(
         connections = []
         for client in services:
             connection = client.connection()
-            fake = client.headers("output=5;delay_ms=1500")
+            fake = client.headers("output=5;delay_ms=3000")
             connection.request("POST", "/v1/chat/completions", json.dumps(STREAM), fake)
             connections.append(connection)
         eventually(lambda: all(client.pending() == 1 for client in services))
         stack.kill("serve")
-        for connection in connections:
-            assert connection.getresponse().read().endswith(b"[DONE]\n\n")
-            connection.close()
-        stack.start_again("serve")
+        try:
+            for connection in connections:
+                assert connection.getresponse().read().endswith(b"[DONE]\n\n")
+                connection.close()
+        finally:
+            stack.start_again("serve")
         for client in services:
             (record,) = client.settled(1)
             assert record["charged"] == record["reserved"]
