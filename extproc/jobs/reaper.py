@@ -64,8 +64,9 @@ class Reaper:
     async def sweep(self) -> int:
         """Resolve what is overdue now; how many this call resolved.
 
-        A root that fails does not keep the others from being swept. Raises the first
-        StoreUnavailableError after all were tried, at once when the store seems to be away.
+        A root that fails does not keep the others from being swept: in a cluster one part may be
+        away for long. Raises the first StoreUnavailableError after all were tried, at once when
+        the whole store seems to be away.
         """
         resolved = still_open = waiting = 0
         failure: StoreUnavailableError | None = None
@@ -75,10 +76,11 @@ class Reaper:
                 *(self._sweep_root(root) for root in roots[start : start + _ROOTS_AT_ONCE]),
                 return_exceptions=True,
             )
+            failed = [one for one in results if isinstance(one, StoreUnavailableError)]
+            if len(failed) == len(results) and all(one.transient for one in failed):
+                raise failed[0]
             for result in results:
                 if isinstance(result, StoreUnavailableError):
-                    if result.transient:
-                        raise result
                     failure = failure or result
                 elif isinstance(result, BaseException):
                     raise result

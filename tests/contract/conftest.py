@@ -83,7 +83,7 @@ async def world(
     monkeypatch.setenv("TOKENWEIR_DATABASE__URL", sqlite_url)
     monkeypatch.setenv("TOKENWEIR_REDIS__URL", redis_url)
     upgrade(sqlite_url)
-    wait_for_quiet_minute(redis_client)
+    wait_for_quiet_minute(redis_client, seconds=12)
     made = World(redis_url, sqlite_url, redis_client)
     yield made
     await made.close()

@@ -220,3 +220,21 @@ async def test_what_is_renewed_after_the_look_stays_open(
     assert inspect.record("r0")["state"] == State.RESERVED
     assert inspect.open() == 1
     assert notes.settlements == []
+
+
+async def test_a_part_of_a_cluster_that_is_away_does_not_stop_the_others(
+    store: RedisReservationStore, inspect: Inspector, redis_client: redis.Redis
+) -> None:
+    for root in ("a-away", "b-there"):
+        await open_overdue(store, 1, root=root)
+
+    class PartlyAway(RenewedMeanwhile):
+        async def overdue(self, root: str, *, at_most: int) -> list[OpenReservation]:
+            if root == "a-away":
+                raise StoreUnavailableError("redis", "away", transient=True)
+            return await self._store.overdue(root, at_most=at_most)
+
+    with pytest.raises(StoreUnavailableError):
+        await reaper(PartlyAway(store), Notes()).sweep()
+    assert Inspector(redis_client, "b-there").record("r0")["state"] == "EXPIRED"
+    assert Inspector(redis_client, "a-away").record("r0")["state"] == "RESERVED"
