@@ -1,4 +1,4 @@
-"""The table of faults that others reported names tests that exist, and all that were written for it."""
+"""The table of faults that others reported names tests that exist, and all written for it."""
 
 import ast
 import re
