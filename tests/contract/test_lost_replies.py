@@ -1,11 +1,9 @@
 """A reply of Redis that is lost: the same call again gets the same decision, and takes nothing."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -20,34 +18,7 @@ from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.views import Views
 from tests.support.fakes import ListedLimits
 from tests.support.reservations import ROOT, Inspector, request
-from tests.support.tcp import tcp_server
-
-
-class Losing:
-    """Passes everything on to a real Valkey, and swallows the next ``lose`` of its replies."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._address = parts.hostname, parts.port
-        self.lose = 0
-        self.requests = 0
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        upstream, to_upstream = await asyncio.open_connection(*self._address)
-
-        async def answers() -> None:
-            while data := await upstream.read(65_536):
-                if self.lose > 0:
-                    self.lose -= 1
-                    continue
-                writer.write(data)
-
-        passing = asyncio.create_task(answers())
-        while data := await reader.read(65_536):
-            self.requests += 1
-            to_upstream.write(data)
-        to_upstream.close()
-        passing.cancel()
+from tests.support.tcp import Losing, tcp_server
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -11,6 +12,37 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Takes everything and answers nothing."""
     await reader.read()
+
+
+class Losing:
+    """Passes everything on to a real Valkey, but swallows the next ``lose_requests`` calls, and the
+    next ``lose`` replies."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._address = parts.hostname, parts.port
+        self.lose = self.lose_requests = 0
+        self.requests = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream, to_upstream = await asyncio.open_connection(*self._address)
+
+        async def answers() -> None:
+            while data := await upstream.read(65_536):
+                if self.lose > 0:
+                    self.lose -= 1
+                    continue
+                writer.write(data)
+
+        passing = asyncio.create_task(answers())
+        while data := await reader.read(65_536):
+            self.requests += 1
+            if self.lose_requests > 0:
+                self.lose_requests -= 1
+                continue
+            to_upstream.write(data)
+        to_upstream.close()
+        passing.cancel()
 
 
 @asynccontextmanager
