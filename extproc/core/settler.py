@@ -85,6 +85,8 @@ class Settler:
             return
         is_plain = settlement.outcome in _PLAIN and result.status is SettleStatus.APPLIED
         level = logging.DEBUG if is_plain else logging.INFO
+        if result.status is SettleStatus.MISSING:
+            level = logging.WARNING  # its record is gone: this was charged nowhere
         if not log.isEnabledFor(level):
             return
         log.log(
