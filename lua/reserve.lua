@@ -38,7 +38,8 @@
 -- The same id again gets its first answer.
 
 local WINDOW_TTL_S = 120
-local RECORD_SLACK_MS = 900000
+-- As in counters.lua.
+local OPEN_SLACK_MS = 86400000
 
 local now = now_ms()
 
@@ -161,10 +162,10 @@ if ARGV[16] ~= '' then
   end
   remember_attempt(KEYS[8], ARGV[15], ARGV[1], ARGV[16])
 end
-redis.call('PEXPIRE', KEYS[5], digits(deadline + RECORD_SLACK_MS))
+redis.call('PEXPIRE', KEYS[5], digits(deadline + OPEN_SLACK_MS))
 redis.call('ZADD', KEYS[6], digits(now + deadline), ARGV[1])
 -- The index lives as long as the record that lives longest.
-if redis.call('PTTL', KEYS[6]) < deadline + RECORD_SLACK_MS then
-  redis.call('PEXPIRE', KEYS[6], digits(deadline + RECORD_SLACK_MS))
+if redis.call('PTTL', KEYS[6]) < deadline + OPEN_SLACK_MS then
+  redis.call('PEXPIRE', KEYS[6], digits(deadline + OPEN_SLACK_MS))
 end
 return { 'admitted', name, input, reserve, rpm, rpm_left, tpm, tpm_left, reset }

@@ -204,8 +204,8 @@ for i = 1, chunks do
   keep('b' .. i, ARGV[20]:sub((i - 1) * CHUNK + 1, i * CHUNK))
 end
 redis.call('HSET', record, unpack(fields))
-redis.call('PEXPIRE', record, digits(deadline + RECORD_SLACK_MS))
+redis.call('PEXPIRE', record, digits(deadline + OPEN_SLACK_MS))
 redis.call('ZADD', KEYS[4], digits(now + deadline), id)
 -- The index lives as long as the record that lives longest.
-keep_for(KEYS[4], deadline + RECORD_SLACK_MS)
+keep_for(KEYS[4], deadline + OPEN_SLACK_MS)
 return { 'taken', at.minute, input, input + output, cost, states, shadow }

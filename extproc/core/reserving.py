@@ -53,12 +53,14 @@ class Attempt:
     """One request's reserve. ``roots`` grows by each root before it is asked, so that whoever is
     interrupted knows where something may have been taken; the request's own root is the first.
     ``is_refused``: another root has refused, so what the earlier ones took is undone.
+    ``is_doubtful``: a reply was lost, so a call of ours may still be on its way.
     """
 
     request: ReserveRequest
     descriptor: Descriptor
     roots: list[str] = field(default_factory=list)
     is_refused: bool = False
+    is_doubtful: bool = False
 
 
 class Reserver:
@@ -93,13 +95,23 @@ class Reserver:
         Raises StoreUnavailableError when no decision could be had; then something may be taken at
         ``attempt.roots``, which the caller releases if the error says so.
         """
+        verdict = await self._reserve(attempt)
+        if attempt.is_doubtful and not isinstance(verdict, Admitted):
+            # The call whose reply was lost may arrive after the one that was refused: it finds the
+            # mark of this, and takes nothing.
+            attempt.is_refused = True
+            for root in attempt.roots:
+                await self._store.release(_undo(attempt.request.reservation_id, root))
+        return verdict
+
+    async def _reserve(self, attempt: Attempt) -> Verdict:
         root = attempt.request.root
         view = self._views.get(root)
         pinned: LimitLookup | None = None
         attempt.roots.append(root)
         for _ in range(_ROUNDS):
             request, resolved = self._ask_with(attempt, view, pinned)
-            verdict = await self._ask(request)
+            verdict = await self._ask(attempt, request)
             if isinstance(verdict, LimitsStale):
                 try:
                     view, pinned = self._views.put(root, verdict.version, verdict.view), None
@@ -174,7 +186,7 @@ class Reserver:
                 other_roots=(),
                 idempotency_key="",
             )
-            answer = _decided(await self._ask(there), there)
+            answer = _decided(await self._ask(attempt, there), there)
             if not isinstance(answer, Admitted):
                 attempt.is_refused = True
                 for taken in attempt.roots[:-1]:
@@ -186,7 +198,7 @@ class Reserver:
             verdict = _tightened(verdict, answer)
         return verdict
 
-    async def _ask(self, request: ReserveRequest) -> StoreVerdict:
+    async def _ask(self, attempt: Attempt, request: ReserveRequest) -> StoreVerdict:
         """Ask the store; where it is not known whether the script ran, ask again: the same id,
         owner and hash get the decision that was made, and nothing is taken twice."""
         try:
@@ -195,6 +207,7 @@ class Reserver:
             if not (error.maybe_applied and error.transient) or self._retries >= _MOST_RETRIES:
                 raise
         self._retries += 1
+        attempt.is_doubtful = True
         try:
             return await self._store.reserve(request)
         except StoreUnavailableError as error:

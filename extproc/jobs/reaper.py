@@ -98,11 +98,20 @@ class Reaper:
         """Resolve one root's overdue reservations: how many, and how many are open and how many
         wait for people after it."""
         resolved = 0
+        failure: StoreUnavailableError | None = None
         while found := await self._store.overdue(root, at_most=_BATCH):
+            before = resolved
             for reservation in found:
-                resolved += await self._resolve(reservation)
-            if len(found) < _BATCH:
+                try:
+                    resolved += await self._resolve(reservation)
+                except StoreUnavailableError as error:
+                    if error.transient:
+                        raise
+                    failure = error  # of this one: those behind it must not wait for it
+            if len(found) < _BATCH or resolved == before:
                 break
+        if failure is not None:
+            raise failure
         still_open, waiting = await asyncio.gather(
             self._store.open_count(root), self._store.review_count(root)
         )

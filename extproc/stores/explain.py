@@ -219,7 +219,7 @@ async def _sliding(redis: RedisClient, bucket: Bucket, *, amount: int, now: int)
     if bucket.unit is Unit.REQUESTS:
         used = await redis.command("ZCOUNT", bucket.key, f"({start}", "+inf")
     else:
-        used = int(await redis.command("HGET", bucket.key + ":n", "sum") or 0)
+        used = int(await redis.command("HGET", keys.amounts(bucket.key), "sum") or 0)
         # What has left the window is still there until the next reserve.
         async for _, gone in _entries(redis, bucket, "-inf", str(start)):
             used -= gone
@@ -251,7 +251,7 @@ async def _entries(
             return
         amounts: list[Any] = [1] * len(ids)
         if bucket.unit is not Unit.REQUESTS:
-            amounts = await redis.command("HMGET", bucket.key + ":n", *ids)
+            amounts = await redis.command("HMGET", keys.amounts(bucket.key), *ids)
         for score, amount in zip(scores, amounts, strict=True):
             yield int(float(score)), int(amount or 0)
         if len(ids) < _PAGE:

@@ -86,6 +86,11 @@ def window(root: str, key: str) -> str:
     return f"window:{{{root}}}:{key}"
 
 
+def amounts(window_key: str) -> str:
+    """Hash: what each entry of that sliding window has taken, and their sum. Not of requests."""
+    return "amounts:" + window_key.removeprefix("window:")
+
+
 def bucket(root: str, key: str) -> str:
     """Hash: a token bucket, its level (micro units) and when it was true (ms)."""
     return f"bucket:{{{root}}}:{key}"

@@ -42,6 +42,18 @@ RELEASE = "release"
 LEASE = "lease"
 BACKFILL = "backfill"
 OVERDUE = "overdue"
+FORGET_ROOT = "forget_root"
 RENEW = "renew"
 REVIEWS = "reviews"
-ALL = (RESERVE, RESERVE_POLICIES, SETTLE, RELEASE, LEASE, BACKFILL, OVERDUE, RENEW, REVIEWS)
+ALL = (
+    RESERVE,
+    RESERVE_POLICIES,
+    SETTLE,
+    RELEASE,
+    LEASE,
+    BACKFILL,
+    OVERDUE,
+    FORGET_ROOT,
+    RENEW,
+    REVIEWS,
+)

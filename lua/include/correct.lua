@@ -23,7 +23,7 @@ local WORDS = {
 -- ordinary. A counter that is gone is not made again, and none loses its TTL. Gone is, by design, a
 -- minute two minutes after it began, and an entry that has left its sliding window: then nobody is
 -- limited by them any more. Quotas and token buckets outlive the records that took from them.
-local function correct_one(kind, unit, key, move)
+local function correct_one(kind, unit, key, move, period)
   local change = move.after[unit] - move.before[unit]
   if kind == 's' then
     redis.call('ZREM', key, move.id)
@@ -41,6 +41,15 @@ local function correct_one(kind, unit, key, move)
       used = math.max(0, used + change)
     end
     redis.call('HSET', key, 'used', digits(used), 'held', digits(held))
+    if period:sub(1, 1) ~= 'c' then
+      -- Of names that clients make up, and of which nothing was used, little stays behind for long.
+      -- As long as any record may be there that took nothing so far.
+      if used == 0 and held == 0 then
+        redis.call('PEXPIRE', key, digits(EMPTY_QUOTA_KEPT_MS), 'LT')
+      elseif tonumber(sums[1] or 0) == 0 and tonumber(sums[2] or 0) == 0 then
+        redis.call('PEXPIREAT', key, digits(period_end(period, move.at) + QUOTA_KEPT_MS), 'GT')
+      end
+    end
   elseif change == 0 and (kind ~= 'b' or unit == 'r') then
     return
   elseif kind == 'm' then
@@ -55,7 +64,7 @@ local function correct_one(kind, unit, key, move)
       redis.call('ZREM', key, move.id)
     end
   elseif kind == 'w' then
-    local amounts = key .. ':n'
+    local amounts = amounts_of(key)
     local amount = redis.call('HGET', amounts, move.id)
     if amount then
       redis.call('HSET', amounts, move.id, digits(move.after[unit]))
@@ -75,7 +84,7 @@ local function correct_one(kind, unit, key, move)
   end
 end
 
--- Calls ``visit(kind, unit, key)`` for every counter of a record; ``record_key`` has the hash tag.
+-- Calls ``visit(kind, unit, key, period)`` for every counter of a record; ``record_key`` has the hash tag.
 local function each_counter(record_key, chunks, minute, admitted_at, visit)
   if chunks == 0 then
     return
@@ -96,6 +105,6 @@ local function each_counter(record_key, chunks, minute, admitted_at, visit)
     elseif kind == 'q' then
       key = key .. period_name(period, admitted_at)
     end
-    visit(kind, unit, key)
+    visit(kind, unit, key, period)
   end
 end

@@ -6,16 +6,20 @@
 --   4 voice    2 refuses, 1 only says that it would, 0 neither
 --   5, 6       w: its length in ms; b: capacity, refill a minute; q: period, end of a cycle in ms
 -- A sliding window that counts requests has one entry a request; any other has amounts beside its
--- entries, in the hash <key>:n (one field an entry, and their sum).
+-- entries, in the hash amounts:... of the same name (one field an entry, and their sum).
 
 local MINUTE_TTL_S = 120
 local SLACK_MS = 60000
--- A record outlives its deadline by so much, and its end.
+-- A record outlives its end by so much. One that is open outlives its deadline by a day: a reaper that
+-- was away must still find what it holds.
 local RECORD_SLACK_MS = 900000
+local OPEN_SLACK_MS = 86400000
 -- Quotas outlive their period, for late settlements and for people who look back. A contract may be
 -- prolonged late, and who has spent it stays away meanwhile: its sums must still be there.
 local QUOTA_KEPT_MS = 604800000
 local CYCLE_KEPT_MS = 7776000000
+-- The longest deadline and what an open record outlives it by.
+local EMPTY_QUOTA_KEPT_MS = 86400000 + OPEN_SLACK_MS + SLACK_MS
 -- Token buckets keep millionths, so that short times refill them too.
 local MICRO = 1000000
 
@@ -50,4 +54,10 @@ end
 local function keep_bucket(key, level, capacity, per_minute, open)
   local full = refill_ms(level, capacity * MICRO, per_minute) or 86400000
   keep_for(key, math.max(math.min(full, 31536000000) + SLACK_MS, open))
+end
+
+-- The hash of a sliding window's amounts, as in stores/keys.py. No value of a scope can name another
+-- counter's: kinds of keys differ in how they begin.
+local function amounts_of(window)
+  return 'amounts:' .. window:sub(#'window:' + 1)
 end

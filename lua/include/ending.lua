@@ -37,13 +37,22 @@ local function move_counters(id, chunks, minute, is_first, input, output, cost, 
     id = id,
     now = now_ms(),
     is_first = is_first,
+    at = tonumber(record[6]),
     before = { r = tonumber(record[5] or 1), s = 1, i = before_input, o = before - before_input,
       t = before, c = before_cost },
     after = { r = requests, s = 0, i = input, o = output, t = input + output, c = cost },
   }
-  each_counter(KEYS[2], chunks, minute, tonumber(record[6]), function(kind, unit, key)
-    correct_one(kind, unit, key, move)
+  local broken
+  each_counter(KEYS[2], chunks, minute, tonumber(record[6]), function(kind, unit, key, period)
+    -- One counter that somebody has spoilt must not keep the others from being moved, nor let them be
+    -- moved again by the next try.
+    if not pcall(correct_one, kind, unit, key, move, period) then
+      broken = key
+    end
   end)
+  if broken then
+    redis.call('HSET', KEYS[2], 'broken', broken)
+  end
   redis.call('HSET', KEYS[2], 'in', digits(input))
   if cost ~= before_cost then
     redis.call('HSET', KEYS[2], 'cost', digits(cost))
@@ -63,7 +72,11 @@ local function finish(id, rank, input, output, cost, state, outcome, source, req
   end
   local old_rank, reserved, before = tonumber(record[1]), tonumber(record[2]), tonumber(record[3])
   local old_outcome, minute, chunks = record[4], record[5], tonumber(record[7])
-  local also = record[11] or ''
+  local also, old_requests = record[11] or '', tonumber(record[8] or 1)
+  if charge == 0 then
+    -- What was undone is not counted again by whoever only knows that nothing was used.
+    requests = math.min(requests, old_requests)
+  end
   local was_forwarded = rank == 1 and old_rank == 1 and charge > 0 and source ~= 'admission'
     and record[9] == 'RELEASED' and record[10] == 'admission'
 
@@ -101,11 +114,11 @@ local function finish(id, rank, input, output, cost, state, outcome, source, req
     move_counters(id, chunks, minute, old_rank == 0, input, output, cost, requests)
   else
     move_window(KEYS[1] .. minute, charge - before)
-    move_window(KEYS[4] .. minute, requests - tonumber(record[8] or 1))
+    move_window(KEYS[4] .. minute, requests - old_requests)
   end
   redis.call('HSET', KEYS[2], 'rank', rank, 'charged', digits(charge), 'state', state,
     'outcome', outcome, 'source', source)
-  if requests ~= tonumber(record[8] or 1) then
+  if requests ~= old_requests then
     redis.call('HSET', KEYS[2], 'requests', requests)
   end
   redis.call('PEXPIRE', KEYS[2], RECORD_SLACK_MS)

@@ -22,13 +22,26 @@ local function remember_attempt(key, hash, id, ttl)
   redis.call('PEXPIRE', key, ttl)
 end
 
+local function attempt_key(record, word)
+  return 'idem:' .. record:match('{[^}]*}') .. ':' .. word
+end
+
 -- An attempt that another root refused never was: a refusal is not sticky.
 local function forget_attempt(record, id)
-  local word = redis.call('HGET', record, 'idem')
-  if word then
-    local key = 'idem:' .. record:match('{[^}]*}') .. ':' .. word
-    if redis.call('HGET', key, 'rid') == id then
+  local found = redis.call('HMGET', record, 'idem', 'before')
+  if found[1] then
+    local key = attempt_key(record, found[1])
+    if redis.call('HGET', key, 'rid') ~= id then
+      return
+    elseif found[2] then
+      redis.call('HSET', key, 'rid', found[2])
+    else
       redis.call('DEL', key)
     end
   end
+end
+
+-- A key lives at least as long as its attempt may.
+local function prolong_attempt(record, word, ttl)
+  redis.call('PEXPIRE', attempt_key(record, word), digits(ttl), 'GT')
 end

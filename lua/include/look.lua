@@ -20,12 +20,12 @@ local function drop_entries(counter, key, gone)
   redis.call('ZREM', key, unpack(gone))
   if counter[2] ~= 'r' then
     local sum = 0
-    for _, amount in ipairs(redis.call('HMGET', key .. ':n', unpack(gone))) do
+    for _, amount in ipairs(redis.call('HMGET', amounts_of(key), unpack(gone))) do
       sum = sum + tonumber(amount or 0)
     end
-    redis.call('HDEL', key .. ':n', unpack(gone))
+    redis.call('HDEL', amounts_of(key), unpack(gone))
     if sum > 0 then
-      redis.call('HINCRBY', key .. ':n', 'sum', digits(-sum))
+      redis.call('HINCRBY', amounts_of(key), 'sum', digits(-sum))
     end
   end
 end
@@ -37,9 +37,9 @@ local function rebuild_window(counter, key, inside)
     ids[#ids + 1] = inside[i]
     scored[i], scored[i + 1] = inside[i + 1], inside[i]
   end
-  local amounts = #ids > 0 and redis.call('HMGET', key .. ':n', unpack(ids)) or {}
+  local amounts = #ids > 0 and redis.call('HMGET', amounts_of(key), unpack(ids)) or {}
   -- What is unlinked is freed by a thread of its own, however much it is.
-  redis.call('UNLINK', key, key .. ':n')
+  redis.call('UNLINK', key, amounts_of(key))
   if #ids == 0 then
     return
   end
@@ -49,9 +49,9 @@ local function rebuild_window(counter, key, inside)
     sum = sum + tonumber(amount or 0)
   end
   redis.call('ZADD', key, unpack(scored))
-  redis.call('HSET', key .. ':n', 'sum', digits(sum), unpack(fields))
+  redis.call('HSET', amounts_of(key), 'sum', digits(sum), unpack(fields))
   redis.call('PEXPIRE', key, digits(counter[5] + SLACK_MS))
-  redis.call('PEXPIRE', key .. ':n', digits(counter[5] + SLACK_MS))
+  redis.call('PEXPIRE', amounts_of(key), digits(counter[5] + SLACK_MS))
 end
 
 -- Takes out what has left a sliding window. Requests may stay for later calls, because they are counted
@@ -105,7 +105,8 @@ local function look(counter, key, at)
     name, counter.ends = period_at(counter[5], counter[6], at)
     counter.key = key .. name
     local sums = redis.call('HMGET', counter.key, 'used', 'held')
-    counter.is_new = not sums[1] and not sums[2]
+    -- An empty one may be about to be forgotten (correct.lua).
+    counter.is_new = tonumber(sums[1] or 0) == 0 and tonumber(sums[2] or 0) == 0
     if counter[6] > 0 and not counter.is_new then
       -- The end of a cycle may have been moved; also when this request is refused. One command, which
       -- does nothing while the end stays: to remember the end would cost memory and save no time.
@@ -126,7 +127,7 @@ local function look(counter, key, at)
     expire_entries(counter, key, at)
     local used = counter[2] == 'r'
       and redis.call('ZCOUNT', key, '(' .. window_start(counter, at), '+inf')
-      or redis.call('HGET', key .. ':n', 'sum')
+      or redis.call('HGET', amounts_of(key), 'sum')
     return limit - tonumber(used or 0), counter[5]
   end
   redis.call('ZREMRANGEBYSCORE', key, '-inf', digits(at.now))
@@ -172,7 +173,7 @@ local function window_wait(counter, key, at, missing)
   if #ids == 0 then
     return 0
   end
-  local amounts = counter[2] ~= 'r' and redis.call('HMGET', key .. ':n', unpack(ids))
+  local amounts = counter[2] ~= 'r' and redis.call('HMGET', amounts_of(key), unpack(ids))
   local score
   for i = 1, #ids do
     score = tonumber(oldest[2 * i])

@@ -16,16 +16,20 @@ local function take(counter, amount, id, at)
   elseif kind == 'b' then
     -- A counter that does not refuse may be emptied below zero: it has to refill from there.
     local level = counter.level - amount * MICRO
+    if counter[4] < 2 then
+      -- One that refused would not have let so much through: once it does, it owes a filling at most.
+      level = math.max(level, math.min(counter.level, -counter[5] * MICRO))
+    end
     redis.call('HSET', key, 'level', digits(level), 'at', digits(counter.stamp),
       'capacity', digits(counter[5]), 'refill', digits(counter[6]))
-    keep_bucket(key, level, counter[5], counter[6], at.lease + RECORD_SLACK_MS)
+    keep_bucket(key, level, counter[5], counter[6], at.lease + OPEN_SLACK_MS)
     return refill_ms(level, counter[5] * MICRO, counter[6])
   elseif kind == 'w' then
     local ttl = digits(counter[5] + SLACK_MS)
     redis.call('ZADD', key, digits(at.now), id)
     redis.call('PEXPIRE', key, ttl)
     if counter[2] ~= 'r' then
-      local amounts = key .. ':n'
+      local amounts = amounts_of(key)
       redis.call('HSET', amounts, id, digits(amount))
       redis.call('HINCRBY', amounts, 'sum', digits(amount))
       redis.call('PEXPIRE', amounts, ttl)

@@ -148,7 +148,7 @@ def measure_overshoot(
         asked = tuple(now - then for now, then in zip(_asked(stack), before, strict=True))
         left_open = _wait_settled(client)
         counter = keys.window(SERVICE, f"{label}.total_tpm.service:{SERVICE}")
-        counted_tokens = int(str(client.hget(f"{counter}:n", "sum") or 0))
+        counted_tokens = int(str(client.hget(keys.amounts(counter), "sum") or 0))
         used, reserved = _used(stack, label), _reserved(client)
     return Overshoot(
         burst=burst,

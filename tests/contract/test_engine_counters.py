@@ -91,7 +91,7 @@ async def test_a_sliding_window_of_tokens_is_exact_and_is_corrected_while_it_las
     store: RedisReservationStore, counters: Counters
 ) -> None:
     limit = sliding("w", Unit.TOTAL, 300, window_ms=60_000)
-    amounts = limit.key + ":n"
+    amounts = keys.amounts(limit.key)
     await admit(store, limit, rid="r1")
     counters.age(limit.key, 30_000)
     await admit(store, limit, rid="r2", input_tokens=20, cap=0)

@@ -254,7 +254,7 @@ class EngineMachine(RuleBasedStateMachine):
         if limit is CYCLE:
             self.cycle_ends += DAY_MS
             return
-        names = [limit.key] if limit.unit is Unit.REQUESTS else [limit.key, limit.key + ":n"]
+        names = [limit.key] if limit.unit is Unit.REQUESTS else [limit.key, keys.amounts(limit.key)]
         self.floods += 1
         name = f"old{self.floods}-"
         flood(self.client, names, number, window_ms=limit.window_ms, name=name)
@@ -327,7 +327,7 @@ class EngineMachine(RuleBasedStateMachine):
             alive = found.alive(limit.key, limit.window_ms)
             assert alive == set(model.window(limit))
             if limit.unit is not Unit.REQUESTS:
-                amounts = {rid: int(n) for rid, n in found.hash(limit.key + ":n").items()}
+                amounts = {rid: int(n) for rid, n in found.hash(keys.amounts(limit.key)).items()}
                 assert amounts.pop("sum", 0) == sum(amounts.values())
                 assert set(amounts) == set(found.hash(limit.key))
                 assert {rid: amounts[rid] for rid in alive} == model.window(limit)

@@ -3,6 +3,7 @@
 import pytest
 
 from extproc.core.buckets import Bucket, Unit
+from extproc.stores import keys
 from extproc.stores.reservation_store import RedisReservationStore
 from tests.support.engine import Counters, admit, reject, sliding
 from tests.support.reservations import settlement
@@ -21,16 +22,16 @@ def fill(counters: Counters, limit: Bucket, number: int, *, age_ms: int, amount:
         part = ids[start : start + 1000]
         counters.client.zadd(limit.key, dict.fromkeys(part, score))
         if limit.unit is not Unit.REQUESTS:
-            counters.client.hset(limit.key + ":n", mapping=dict.fromkeys(part, amount))
+            counters.client.hset(keys.amounts(limit.key), mapping=dict.fromkeys(part, amount))
     if limit.unit is not Unit.REQUESTS:
-        counters.client.hincrby(limit.key + ":n", "sum", number * amount)
-    for key in (limit.key, limit.key + ":n"):
+        counters.client.hincrby(keys.amounts(limit.key), "sum", number * amount)
+    for key in (limit.key, keys.amounts(limit.key)):
         counters.client.expire(key, 120)
 
 
 def exact(counters: Counters, limit: Bucket) -> None:
     """The sum is that of the amounts, and the amounts are those of the entries."""
-    amounts = counters.state().get(limit.key + ":n", {"sum": "0"})
+    amounts = counters.state().get(keys.amounts(limit.key), {"sum": "0"})
     total = int(amounts.pop("sum"))
     assert total == sum(map(int, amounts.values()))
     assert sorted(amounts) == sorted(counters.state().get(limit.key, []))
@@ -49,7 +50,7 @@ async def test_an_idle_window_admits_what_fits_alone_however_much_is_due(
     if unit is Unit.TOTAL:
         assert counters.state() == {
             limit.key: ["r1"],
-            limit.key + ":n": {"r1": "5000", "sum": "5000"},
+            keys.amounts(limit.key): {"r1": "5000", "sum": "5000"},
         }
     assert counters.without_ttl() == []
 

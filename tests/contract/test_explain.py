@@ -219,8 +219,8 @@ async def test_what_has_left_a_window_is_not_counted_before_the_next_reserve(wor
     old = {f"old{i}": i + 1 for i in range(2500)}
     await world.ask(100)
     world.client.zadd(bucket.key, old)
-    world.client.hincrby(bucket.key + ":n", "sum", 7500)
-    world.client.hset(bucket.key + ":n", mapping=dict.fromkeys(old, 3))
+    world.client.hincrby(keys.amounts(bucket.key), "sum", 7500)
+    world.client.hset(keys.amounts(bucket.key), mapping=dict.fromkeys(old, 3))
     limit = await world.limit("p1/total_tpm")
     assert (limit.used, limit.remaining, limit.fits_in_ms) == (100, 900, 0)
     assert world.client.zcard(bucket.key) == 2501  # nothing was touched
@@ -234,7 +234,7 @@ async def test_a_window_is_looked_at_page_by_page(world: World) -> None:
     now = int(seconds) * 1000
     entries = {f"e{i:04}": now - 50_000 + 10 * i for i in range(3000)}
     world.client.zadd(bucket.key, entries)
-    world.client.hset(bucket.key + ":n", mapping={**dict.fromkeys(entries, 1), "sum": 3000})
+    world.client.hset(keys.amounts(bucket.key), mapping={**dict.fromkeys(entries, 1), "sum": 3000})
     report = await world.explain(2500)
     # The 2500th oldest has to leave.
     assert report.fits_at == datetime.fromtimestamp(now / 1000 + 10 + 24.99, UTC)

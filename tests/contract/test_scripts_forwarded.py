@@ -74,8 +74,8 @@ async def charged(
         used, held = counters.quota(LIMITS[3], today) or (0, 0)
         found = {
             int(state[LIMITS[0].key + name]),
-            int(state[LIMITS[1].key + ":n"]["r1"]),
-            int(state[LIMITS[1].key + ":n"]["sum"]),
+            int(state[keys.amounts(LIMITS[1].key)]["r1"]),
+            int(state[keys.amounts(LIMITS[1].key)]["sum"]),
             1000 - round(int(state[LIMITS[2].key]["level"]) / 1_000_000),
             used + held,
         }

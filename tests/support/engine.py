@@ -121,7 +121,7 @@ class Counters:
         found: dict[str, Any] = {}
         for key in sorted(self.client.scan_iter()):
             kind = self.client.type(key)
-            if key.startswith(("rate:", "window:", "slots:", "bucket:", "quota:")):
+            if key.startswith(("rate:", "window:", "amounts:", "slots:", "bucket:", "quota:")):
                 if kind == "string":
                     found[key] = self.client.get(key)
                 elif kind == "hash":

@@ -319,3 +319,17 @@ async def test_what_refused_for_want_of_a_price_is_named() -> None:
     assert await bench.reserve() == Unpriced((label,))
     bench.attempt.request = REQUEST
     assert await bench.reserve() == verdict
+
+
+async def test_a_call_whose_reply_was_lost_may_not_arrive_after_a_refusal() -> None:
+    lost = StoreUnavailableError("redis", "late", transient=True, maybe_applied=True)
+    bench = Bench(RecordingStore(verdicts=[lost, rejected("acme")]))
+    assert isinstance(await bench.reserve(), Rejected)
+    (mark,) = bench.store.released
+    assert (mark.root, mark.reservation_id, mark.undo) == ("acme", "r1", True)
+
+
+async def test_a_refusal_without_a_lost_reply_costs_no_second_call() -> None:
+    bench = Bench(RecordingStore(verdicts=[rejected("acme")]))
+    await bench.reserve()
+    assert bench.store.released == []
