@@ -176,6 +176,10 @@ class Model:
         )
         if rank <= entry.rank and not is_overturned:
             return "noop"
+        if charged[Unit.TOTAL] == 0:
+            # What was undone is not counted again by whoever only knows that nothing was used.
+            requests = min(charged[Unit.REQUESTS], entry.charged[Unit.REQUESTS])
+            charged = {**charged, Unit.REQUESTS: requests}
         status = "improved" if entry.rank else "applied"
         self._drain(charged[Unit.TOTAL] - entry.charged[Unit.TOTAL])
         for limit in LIMITS:
