@@ -55,7 +55,7 @@ def _header_names(sources: Iterable[object]) -> Iterable[str]:
 
 
 def notice(settings: Settings) -> str:
-    """What ``up`` says about it, or an empty text."""
+    """What ``up`` says about it: paragraphs, or an empty text."""
     scopes = client_headers(settings)
     key = settings.admission.idempotency_header
     lines = []
@@ -67,4 +67,4 @@ def notice(settings: Settings) -> str:
         )
     if key is not None:
         lines.append(f"A client's idempotency key: {key}")
-    return "\n".join(lines)
+    return "".join(f"{line}\n\n" for line in lines)

@@ -78,7 +78,7 @@ def _wait_for_interrupt() -> None:
 def welcome(stack: Stack, notice: str = "") -> str:
     """Where everything is, requests to try, how limits are changed and refusals explained.
 
-    ``notice`` is said before the end."""
+    ``notice`` stands before the last line."""
     keys = "\n".join(
         f"  {demo_key(service)}  {rpm} requests and {tpm} tokens a minute"
         for service, (rpm, tpm) in DEFAULT_LIMITS.items()
@@ -107,7 +107,7 @@ Change limits, in force for the next request (in another terminal)
 Why was a request refused? (with the same two variables)
   {_this_command()} explain REQUEST_ID  # x-request-id of the answer
 
-{notice and f"{notice}\n\n"}Ctrl-C stops everything."""
+{notice}Ctrl-C stops everything."""
 
 
 def _examples(stack: Stack) -> str:
