@@ -1,4 +1,4 @@
-"""`tokenweir up` with settings of its caller: scopes by header and idempotency keys can be tried."""
+"""`tokenweir up` with its caller's settings: scopes by header, idempotency keys."""
 
 import json
 import os
