@@ -48,8 +48,8 @@ def _line(cells: Sequence[str]) -> str:
 
 LEGEND = """\
 Numbers are tokens. estimated: the input as counted before the call; reserved: that and the
-expected output, taken out of the limit at once; used: what the provider produced; charged: what the limit
-was charged in the end; remaining: what is left in this minute."""
+expected output, taken out of the limit at once; used: what the provider produced; charged: what the
+limit was charged in the end; remaining: what is left in this minute."""
 
 
 def header() -> str:
