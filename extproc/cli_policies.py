@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # every command makes the parser; few need SQLAlchemy and pyd
 EXIT_NOT_FOUND = 1
 EXIT_CHANGED = 4
 EXIT_BAD = 5
+# What every request has, without a source in the settings.
+ALWAYS_THERE = (Scope.SERVICE, Scope.MODEL, Scope.PROVIDER)
 VERBS = ("apply", "check", "policies", "block", "unblock", "override")
 
 
@@ -45,12 +47,16 @@ def add_policy_verbs(verbs: Any) -> None:
     override.add_argument("--until", type=_moment, metavar="TIME", help="ISO 8601, UTC")
 
 
-async def run_policies_command(args: argparse.Namespace, admin: "PolicyAdmin") -> int:
-    """One verb; prints to standard output, returns the exit status."""
+async def run_policies_command(
+    args: argparse.Namespace, admin: "PolicyAdmin", *, sources: Collection[Scope]
+) -> int:
+    """One verb; prints to standard output, returns the exit status.
+
+    ``sources`` are the scopes of which the settings say where their values come from."""
     try:
         match args.verb:
             case "apply":
-                return await _apply(args.file, admin, is_dry=args.dry_run)
+                return await _apply(args.file, admin, sources, is_dry=args.dry_run)
             case "check":
                 return _print_check(await admin.check())
             case "policies":
@@ -64,6 +70,7 @@ async def run_policies_command(args: argparse.Namespace, admin: "PolicyAdmin") -
                     root=args.root,
                     until=args.until,
                 )
+                _warn_of_scopes({args.scope: [f"block of {args.value}"]}, sources)
                 await admin.block(block)
                 print(f"blocked {args.scope} {args.value}")
             case "unblock":
@@ -87,16 +94,27 @@ def _read(path: Path) -> PolicyFile:
         raise SettingsError(str(path), str(error)) from error
 
 
-async def _apply(path: Path, admin: "PolicyAdmin", *, is_dry: bool) -> int:
+async def _apply(
+    path: Path, admin: "PolicyAdmin", sources: Collection[Scope], *, is_dry: bool
+) -> int:
     from extproc.stores.policy_table import PoliciesChangedError
 
     file = _read(path)
+    about: dict[Scope, list[str]] = {}
+    for draft in file.drafts:
+        about.setdefault(draft.policy.scope, []).append(draft.policy.name)
+    _warn_of_scopes(about, sources)
     try:
         changes = await admin.plan(file)
     except ValueError as error:
         raise SettingsError(str(path), str(error)) from error
     for change in changes:
         print("\n".join(describe(change)))
+    names = {draft.policy.name for draft in file.drafts}
+    ended = {change.name for change in changes if change.name not in names}
+    if ended:
+        verb = "would end" if is_dry else "ends"
+        print(f"{verb} {len(ended)} {_policies(ended)} not in this file")
     if is_dry:
         print(f"{len(changes)} to change; nothing was written")
         return 0
@@ -107,6 +125,21 @@ async def _apply(path: Path, admin: "PolicyAdmin", *, is_dry: bool) -> int:
         return EXIT_CHANGED
     print(f"{len(changes)} changed")
     return 0
+
+
+def _policies(names: Collection[str]) -> str:
+    return "policy that is" if len(names) == 1 else "policies that are"
+
+
+def _warn_of_scopes(about: Mapping[Scope, Sequence[str]], sources: Collection[Scope]) -> None:
+    """Say on standard error what no request may ever meet: nothing gives its scope a value."""
+    for scope, names in about.items():
+        if scope not in sources and scope not in ALWAYS_THERE:
+            print(
+                f"warning: {', '.join(names)}: identity.scopes.{scope} is not in the settings that "
+                f"this command sees; if the servers have none either, no request has a {scope}",
+                file=sys.stderr,
+            )
 
 
 async def _override(args: argparse.Namespace, admin: "PolicyAdmin") -> None:

@@ -48,7 +48,7 @@ def test_a_service_is_deleted_and_its_cache_forgotten(
     redis_client.hset(keys.config("acme"), "status", "1")
     capsys.readouterr()
     assert limits("delete", "acme") == 0
-    assert capsys.readouterr().out == "deleted acme\n"
+    assert capsys.readouterr().out == "deleted acme: its requests are refused as unknown\n"
     assert redis_client.exists(keys.config("acme")) == 0
     assert limits("get", "acme") == 1
     # Again, for a run whose clearing of the cache failed.
@@ -56,6 +56,55 @@ def test_a_service_is_deleted_and_its_cache_forgotten(
     assert limits("delete", "acme") == 1
     assert "no such service: acme" in capsys.readouterr().err
     assert redis_client.exists(keys.config("acme")) == 0
+
+
+def test_a_delete_says_that_policies_still_let_the_service_in(
+    sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "limits.yaml"
+    for name, root in (("users", "acme"), ("others", "acme-2")):
+        path.write_text((GOOD % name).replace("acme", root))
+        assert limits("apply", "-f", str(path)) == 0
+    assert limits("set", "acme", "--rpm", "1", "--tpm", "1") == 0
+    capsys.readouterr()
+    assert limits("delete", "acme") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "deleted the rpm, tpm and status of acme",
+        "acme is still let in: it has policies of its own (users)",
+    ]
+
+
+def test_what_a_file_ends_because_it_leaves_it_out_is_said(
+    sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "limits.yaml"
+    for name, ended in (("first", False), ("second", True)):
+        path.write_text(GOOD % name)
+        for words, verb in ((["--dry-run"], "would end"), ([], "ends")):
+            assert limits("apply", "-f", str(path), *words) == 0
+            out = capsys.readouterr().out
+            assert (f"{verb} 1 policy that is not in this file\n" in out) is ended
+
+
+def test_a_scope_that_nothing_gives_a_value_is_warned_of(
+    sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "limits.yaml"
+    path.write_text(GOOD % "users")
+    warning = "warning: users: identity.scopes.user is not in the settings"
+    for words in (["--dry-run"], []):
+        assert limits("apply", "-f", str(path), *words) == 0
+        assert warning in capsys.readouterr().err
+    assert limits("block", "user", "mallory") == 0
+    assert "warning: block of mallory: identity.scopes.user" in capsys.readouterr().err
+    for scope in ("service", "model", "provider"):
+        path.write_text((GOOD % f"of-{scope}").replace("scope: user", f"scope: {scope}"))
+        assert limits("apply", "-f", str(path)) == 0
+    source = '{"user": [{"kind": "header", "name": "x-user"}]}'
+    monkeypatch.setenv("TOKENWEIR_IDENTITY__SCOPES", source)
+    path.write_text(GOOD % "users")
+    assert limits("apply", "-f", str(path)) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_delete_that_could_not_clear_the_cache_says_so(
