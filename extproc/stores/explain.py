@@ -146,10 +146,12 @@ async def _cached(redis: RedisClient, root: str) -> _InForce | None:
         return None
     if status == "unknown":
         return _InForce(RootState.UNKNOWN, None, "")
+    if bool(view) != bool(version):
+        return None
     state = RootState.ENABLED if status == "1" else RootState.DISABLED
     try:
         if view:
-            return _InForce(state, from_json(view), version or "")
+            return _InForce(state, from_json(view), version)
         service = ServiceLimit(service_id=root, rpm=int(rpm), tpm=int(tpm), enabled=status == "1")
     except (TypeError, ValueError):  # of another release, or spoilt: workers ask SQL too
         return None
