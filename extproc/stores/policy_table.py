@@ -104,9 +104,7 @@ class PolicyTable:
         Of several changes at once, each is checked after the one before is written. So
         PolicyPlanError may come here too.
         """
-        await self._database.run(
-            lambda connection: _apply(connection, file, expected), alone=True
-        )
+        await self._database.run(lambda connection: _apply(connection, file, expected), alone=True)
 
     async def block(self, block: Block) -> None:
         """Add a block; it replaces one of the same scope, value and root."""

@@ -123,12 +123,14 @@ class Database:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._deadline):
-                return await loop.run_in_executor(self._threads, self._transaction, work, alone)
+                return await loop.run_in_executor(
+                    self._threads, lambda: self._transaction(work, alone=alone)
+                )
         except TimeoutError as error:
             text = f"no answer within {self._deadline:g} s"
             raise StoreUnavailableError("sql", text, transient=True, maybe_applied=True) from error
 
-    def _transaction(self, work: Callable[[Connection], T], alone: bool) -> T:
+    def _transaction(self, work: Callable[[Connection], T], *, alone: bool) -> T:
         committing = False
         try:
             with self.engine.connect() as connection, ExitStack() as within:

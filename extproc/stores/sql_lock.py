@@ -1,4 +1,4 @@
-"""One lock for all who change policies: what is checked, such as room, must still hold when written.
+"""One lock for all who change policies: what was checked, such as room, holds when it is written.
 
 Rows alone are no such lock: two changes of different rows may each fit, and not both.
 """

@@ -123,7 +123,7 @@ async def test_sql_decides_and_the_cache_stays_as_it_was(
 @pytest.mark.parametrize(
     "spoilt", [{"view": ""}, {"version": ""}, {"view": None}, {"version": None}], ids=str
 )
-async def test_half_of_a_view_is_none(
+async def test_half_of_a_view_is_none(  # noqa: PLR0917 - fixtures
     worker: Worker,
     database: Database,
     redis_client: redis.Redis,

@@ -35,9 +35,8 @@ async def both(
 ) -> list[BaseException | None]:
     """Plan both, and then apply both at once."""
     plans = [await one.plan(mine), await other.plan(theirs)]
-    return await asyncio.gather(
-        one.apply(mine, plans[0]), other.apply(theirs, plans[1]), return_exceptions=True
-    )
+    applying = (one.apply(mine, plans[0]), other.apply(theirs, plans[1]))
+    return list(await asyncio.gather(*applying, return_exceptions=True))
 
 
 async def test_of_two_files_of_a_root_one_is_applied(database: Database, second: Database) -> None:
