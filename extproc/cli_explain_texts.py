@@ -12,6 +12,7 @@ from extproc.core.explain import (
     ReservationReport,
     RootHolds,
     SubjectReport,
+    Unreadable,
 )
 from extproc.core.explain_rules import policy_word
 from extproc.core.ids import ACROSS_PREFIX, is_valid_id
@@ -101,10 +102,13 @@ def _hold_lines(holds: RootHolds) -> Iterator[str]:
     more = f", the first {len(holds.first)}" if holds.open > len(holds.first) else ""
     yield f"open at {holds.root}: {holds.open}{more}"
     for hold in holds.first:
+        if isinstance(hold, Unreadable):
+            yield f"  {shown(hold.reservation_id)}: cannot be read: {shown(hold.unreadable)}"
+            continue
         age = "?" if hold.age_ms is None else _span(hold.age_ms)
         late = ", overdue" if hold.overdue else ""
         yield (
-            f"  {hold.reservation_id}: {hold.reserved_tokens} tokens, {shown(hold.model)}, "
+            f"  {shown(hold.reservation_id)}: {hold.reserved_tokens} tokens, {shown(hold.model)}, "
             f"for {age}, until {_time(hold.deadline)} at most{late}"
         )
 
@@ -114,7 +118,7 @@ def refusal_lines(report: RefusalReport) -> Iterator[str]:
     yield f"refused: request {shown(report.request_id)} at root {report.root}"
     rows = {
         "when": f"{_time(report.refused_at)} ({_span(_since(report.refused_at, report.at))} ago)",
-        "reservation": report.reservation_id,
+        "reservation": shown(report.reservation_id),
         "model": shown(report.model),
         "asked": _asked(report),
     }
@@ -193,14 +197,17 @@ def _last_refusal(report: RefusalReport) -> str:
     )
 
 
-def reservation_lines(report: ReservationReport) -> Iterator[str]:
+def reservation_lines(report: ReservationReport | Unreadable) -> Iterator[str]:
     """What became of one reservation."""
-    yield f"reservation {report.reservation_id} at root {report.root}"
+    yield f"reservation {shown(report.reservation_id)} at root {shown(report.root)}"
+    if isinstance(report, Unreadable):
+        yield f"  its record cannot be read: {shown(report.unreadable)}"
+        return
     rows = {
         "request": shown(report.request_id),
-        "model": f"{shown(report.model)} ({report.wire_format})" if report.model else "",
-        "state": report.state,
-        "outcome": f"{report.outcome} (said by {report.source})" if report.outcome else "",
+        "model": f"{shown(report.model)} ({shown(report.wire_format)})" if report.model else "",
+        "state": shown(report.state),
+        "outcome": shown(f"{report.outcome} (said by {report.source})") if report.outcome else "",
         "knowledge": report.knowledge,
         "reserved": _amount(report.reserved_tokens, report.reserved_cost_micros),
         "charged": _amount(report.charged_tokens, report.charged_cost_micros),
@@ -208,14 +215,14 @@ def reservation_lines(report: ReservationReport) -> Iterator[str]:
         "deadline": _maybe(report.deadline),
         "ended": _maybe(report.ended_at),
         "kept until": _maybe(report.forgotten_at),
-        "admitted by": ", ".join(report.policies),
+        "admitted by": shown(", ".join(report.policies)),
     }
     yield from _rows(rows)
     for taken in report.taken:
-        period = f" {taken.period}" if taken.period else ""
+        period = f" {shown(taken.period)}" if taken.period else ""
         shadow = ", would have refused (shadow)" if taken.shadow_refused else ""
         yield (
-            f"    {taken.label} for {shown(taken.subject)}, {taken.algorithm}{period}: "
+            f"    {shown(taken.label)} for {shown(taken.subject)}, {taken.algorithm}{period}: "
             f"reserved {taken.reserved}, charged {taken.charged} {_UNITS[taken.unit]}{shadow}"
         )
 

@@ -63,9 +63,12 @@ end
 
 local status, rpm, tpm = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11])
 if status == '' then
-  local cached = redis.call('HMGET', KEYS[1], 'status', 'rpm', 'tpm', 'version')
-  if cached[4] and cached[4] ~= '' then
-    return { 'stale', cached[4], redis.call('HGET', KEYS[1], 'view') or '' }
+  local cached = redis.call('HMGET', KEYS[1], 'status', 'rpm', 'tpm', 'version', 'view')
+  local version, view = cached[4] or '', cached[5] or ''
+  if version ~= '' and view ~= '' then
+    return { 'stale', version, view }
+  elseif version ~= '' or view ~= '' then
+    return { 'missing' }  -- spoilt, see lease.lua
   end
   status, rpm, tpm = cached[1], tonumber(cached[2] or ''), tonumber(cached[3] or '')
 end

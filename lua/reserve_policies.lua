@@ -87,7 +87,11 @@ if ARGV[3] ~= '1' then
   elseif not cached[1] then
     return { 'missing' }
   elseif (cached[2] or '') ~= ARGV[2] then
-    return { 'stale', cached[2] or '', redis.call('HGET', KEYS[1], 'view') or '' }
+    local version, view = cached[2] or '', redis.call('HGET', KEYS[1], 'view') or ''
+    if (version ~= '') ~= (view ~= '') then
+      return { 'missing' }  -- spoilt, see lease.lua
+    end
+    return { 'stale', version, view }
   elseif cached[1] ~= '1' then
     return { 'refused', 'disabled' }
   end

@@ -109,6 +109,15 @@ class LimitReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A reservation whose record is spoilt: written by hand, say."""
+
+    root: str
+    reservation_id: str
+    unreadable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """An open reservation. ``deadline`` is when the reaper may end it."""
 
@@ -128,7 +137,7 @@ class RootHolds:
 
     root: str
     open: int
-    first: tuple[Hold, ...]
+    first: tuple[Hold | Unreadable, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

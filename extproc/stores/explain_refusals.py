@@ -16,7 +16,7 @@ from extproc.core.limits import MAX_LIMIT
 from extproc.stores import keys
 from extproc.stores.bucket_codec import SIMPLE_RPM, SIMPLE_TPM, NamedCounter, decode
 from extproc.stores.client import RedisClient
-from extproc.stores.explain_lookups import is_request, policy_versions, read_now_ms
+from extproc.stores.explain_lookups import SPOILT, is_request, policy_versions, read_now_ms
 from extproc.stores.record_words import lengthen
 from extproc.stores.sql import Database
 
@@ -108,9 +108,10 @@ async def _notes(redis: RedisClient, roots: Iterable[str]) -> list[_Note]:
 
 
 def _note(root: str, text: str) -> _Note | None:
-    """None for what another release may have written."""
+    """None for what another release may have written, and for what is spoilt."""
     try:
         plain = json.loads(text)
+        at = int(plain["at"])
         # A request may ask for more than any limit allows.
         tokens = min(int(plain["tokens"]), MAX_LIMIT)
         limits = tuple(
@@ -119,9 +120,11 @@ def _note(root: str, text: str) -> _Note | None:
         )
         if not limits:
             return None
+        for wait in (0, *(wait for _, wait, _, _ in limits)):
+            moment_of(at + wait)
         return _Note(
             root=root,
-            at=int(plain["at"]),
+            at=at,
             reservation_id=str(plain["id"]),
             request_id=str(plain["request"]),
             model=str(plain["model"]),
@@ -134,7 +137,7 @@ def _note(root: str, text: str) -> _Note | None:
             counters=tuple(decode(root, name) for name, *_ in limits),
             more=int(plain["more"]),
         )
-    except (KeyError, TypeError, ValueError):
+    except SPOILT:
         return None
 
 

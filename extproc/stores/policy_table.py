@@ -99,17 +99,21 @@ class PolicyTable:
         return await self._database.run(lambda connection: _plan(connection, file))
 
     async def apply(self, file: PolicyFile, expected: Sequence[PolicyChange]) -> None:
-        """Do what ``plan`` said, in one transaction, or raise PoliciesChangedError."""
-        await self._database.run(lambda connection: _apply(connection, file, expected))
+        """Do what ``plan`` said, in one transaction, or raise PoliciesChangedError.
+
+        Of several changes at once, each is checked after the one before is written. So
+        PolicyPlanError may come here too.
+        """
+        await self._database.run(lambda connection: _apply(connection, file, expected), alone=True)
 
     async def block(self, block: Block) -> None:
         """Add a block; it replaces one of the same scope, value and root."""
-        await self._database.run(lambda connection: _put_block(connection, block))
+        await self._database.run(lambda connection: _put_block(connection, block), alone=True)
 
     async def unblock(self, scope: Scope, value: str, *, root: str | None = None) -> bool:
         """Remove a block; False when there was none."""
         return await self._database.run(
-            lambda connection: _delete_block(connection, scope, value, root)
+            lambda connection: _delete_block(connection, scope, value, root), alone=True
         )
 
     async def override(
@@ -120,7 +124,7 @@ class PolicyTable:
         Raises ValueError when no policy of that name, in force or to come, limits ``dimension``.
         """
         return await self._database.run(
-            lambda connection: _put_override(connection, policy, dimension, override)
+            lambda connection: _put_override(connection, policy, dimension, override), alone=True
         )
 
 

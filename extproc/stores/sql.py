@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from sqlite3 import SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_FULL, SQLITE_IOERR, SQLITE_LOCKED
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy import exc as sql_errors
 
 from extproc.core.errors import SettingsError, StoreUnavailableError
+from extproc.stores.sql_lock import only_writer
 
 T = TypeVar("T")
 
@@ -108,25 +110,32 @@ class Database:
             url, pool_size=threads, timeout_ms=timeout_ms, recycle_seconds=recycle_seconds
         )
         self._deadline = 3 * timeout_ms / 1000
+        # A lock that waits is a read for the driver, which must last longer.
+        self._lock_wait = timeout_ms / 2000
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sql")
 
-    async def run(self, work: Callable[[Connection], T]) -> T:
+    async def run(self, work: Callable[[Connection], T], *, alone: bool = False) -> T:
         """Call ``work`` in a thread and commit; an exception of ``work`` rolls back.
 
-        A cancelled caller leaves the thread to end by itself.
+        ``alone``: no other call with it, of any process, runs meanwhile (see ``sql_lock``). A
+        cancelled caller leaves the thread to end by itself.
         """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._deadline):
-                return await loop.run_in_executor(self._threads, self._transaction, work)
+                return await loop.run_in_executor(
+                    self._threads, lambda: self._transaction(work, alone=alone)
+                )
         except TimeoutError as error:
             text = f"no answer within {self._deadline:g} s"
             raise StoreUnavailableError("sql", text, transient=True, maybe_applied=True) from error
 
-    def _transaction(self, work: Callable[[Connection], T]) -> T:
+    def _transaction(self, work: Callable[[Connection], T], *, alone: bool) -> T:
         committing = False
         try:
-            with self.engine.connect() as connection:
+            with self.engine.connect() as connection, ExitStack() as within:
+                if alone:
+                    within.enter_context(only_writer(connection, wait_seconds=self._lock_wait))
                 result = work(connection)
                 committing = True
                 try:

@@ -8,6 +8,7 @@ import redis
 
 from extproc.core.buckets import Bucket
 from extproc.core.errors import StoreUnavailableError
+from extproc.core.explain import ReservationReport
 from extproc.core.limits import ServiceLimit
 from extproc.core.policies import Descriptor, Dimension, LimitPolicy, Rule, Scope
 from extproc.core.policy_plan import EPOCH, PolicyDraft, PolicyFile
@@ -224,6 +225,7 @@ async def test_explain_looks_into_every_master(
         (found,) = await explain_reservation(
             redis_cluster, database, root=root, wanted_id=f"of-{root}"
         )
+        assert isinstance(found, ReservationReport)
         assert (found.reservation_id, found.reserved_tokens) == ("r1", 110)
         descriptor = Descriptor(root=root, values={Scope.SERVICE: root}, requested_model="gpt-4o")
         report = await explain_subject(redis_cluster, database, descriptor=descriptor)

@@ -23,7 +23,7 @@ from extproc.core.reservations import (
     Source,
     State,
 )
-from extproc.core.reviews import Answer, Resolution, decision
+from extproc.core.reviews import Answer, Resolution, Review, decision
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
 from extproc.stores.explain_records import explain_reservation
@@ -251,6 +251,7 @@ async def test_people_see_what_waits_the_oldest_first(
     assert [one.root for one in await reviews.waiting("other")] == ["other"]
     assert await reviews.waiting("nobody") == []
     one = found[0]
+    assert isinstance(one, Review)
     assert (one.input_tokens, one.charged_tokens, one.charged_cost_micros) == (10, 110, None)
     assert (one.model, one.request_id) == ("gpt-4o", "req-1")
     assert one.admitted_at is not None
@@ -328,6 +329,7 @@ async def test_a_decision_reaches_all_counters_of_a_policy_root(
         )
     assert await sweep(store) == 2
     (one, _) = await reviews.waiting(ROOT)
+    assert isinstance(one, Review)
     assert one.charged_cost_micros == 210
     month = datetime.fromtimestamp(int(redis_client.time()[0]), UTC).strftime("%Y%m")
     counters = Counters(redis_client)
@@ -408,6 +410,7 @@ async def test_explain_knows_when_it_ended(world: World) -> None:
         (found,) = await explain_reservation(
             world.batcher, world.database, root=ROOT, wanted_id="r0"
         )
+        assert isinstance(found, ReservationReport)
         return found
 
     for _ in range(2):
