@@ -107,7 +107,7 @@ def test_a_time_that_is_none_in_utc_is_refused(moment: datetime) -> None:
         lambda: Block(scope=Scope.USER, value="bob", until=moment),
         lambda: Override(policy="p", dimension=Dimension.RPM, limit=1, until=moment),
     ):
-        with pytest.raises(ValueError, match="time zone|in UTC"):
+        with pytest.raises(ValueError, match=r"time zone|in UTC"):
             make()
 
 
