@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_shown_and_found_by_check(
     assert limits("set", "svc", "--rpm", "1", "--tpm", "1") == 0
     capsys.readouterr()
     assert limits("check") == 0
-    assert capsys.readouterr().out == "all can be read and has room\n"
+    assert capsys.readouterr().out == "everything can be read, and there is room for it\n"
     write(
         sql,
         "UPDATE limit_policy SET rules = 'x' WHERE name = 'spoilt'",
