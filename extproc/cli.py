@@ -173,7 +173,10 @@ def _add_limits(commands: Any, config: argparse.ArgumentParser) -> None:
         ("get", "show the limits of a service"),
         ("disable", "refuse every request of a service"),
         ("enable", "accept requests of a disabled service again"),
-        ("delete", "remove a service: it is unknown from then on"),
+        (
+            "delete",
+            "remove the limits of a service; it is unknown then, unless policies have its root",
+        ),
     ):
         add(verb, help_text).add_argument("service", metavar="SERVICE")
     add("list", "show all services")

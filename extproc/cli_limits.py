@@ -43,7 +43,7 @@ async def run_limits_command(args: argparse.Namespace, settings: Settings) -> in
         if args.verb == "set":
             return await _set(admin, args, rpm=args.rpm, tpm=args.tpm)
         if args.verb == "delete":
-            return await _delete(admin, args.service)
+            return await _delete(admin, PolicyTable(database), args.service)
         found = await admin.get(args.service)
         if found is not None and args.verb in ("enable", "disable"):
             return await _set(admin, args, enabled=args.verb == "enable")
@@ -61,10 +61,14 @@ async def _set(admin: LimitAdmin, args: argparse.Namespace, **change: Any) -> in
     return _print_one(limit, args.service)
 
 
-async def _delete(admin: LimitAdmin, service: str) -> int:
+async def _delete(admin: LimitAdmin, table: PolicyTable, service: str) -> int:
     if not await admin.delete(service):
         return _print_one(None, service)
     print(f"deleted {service}")
+    own = [p for p in (await table.all(service)).policies if p.root == service]
+    if own:
+        names = ", ".join(dict.fromkeys(policy.name for policy in own))
+        print(f"it is still let in, by the policies of its root: {names}")
     return 0
 
 

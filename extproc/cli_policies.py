@@ -124,7 +124,7 @@ async def _override(args: argparse.Namespace, admin: "PolicyAdmin") -> int:
         print(f"{args.policy} {args.dimension}: override ended")
         return 0
     if args.until is None:
-        raise UsageError("limits override", "--until TIME is needed with a number")
+        raise UsageError("limits override", "--until is needed with a number")
     _check_until(args.until)
     await admin.override(args.policy, args.dimension, limit=args.limit, until=args.until)
     print(f"{args.policy} {args.dimension}: {args.limit} until {_time(args.until)}")

@@ -52,6 +52,12 @@ def header() -> str:
     return f"{_line([name for name, _ in _HEADINGS])}\n{_line(rule)}"
 
 
+LEGEND = """\
+Tokens: estimated = the input, counted at admission; reserved = that and the expected output;
+used = what the provider made; charged = what is booked; remaining = of the minute's limit.
+drift: how far what is booked and what the provider made are apart."""
+
+
 def line(row: Row) -> str:
     """One row."""
     numbers = (row.estimated, row.reserved, row.used, row.charged, row.remaining)

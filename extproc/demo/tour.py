@@ -19,7 +19,7 @@ from extproc.demo.books import Books, Record, Totals, chargeable_tokens
 from extproc.demo.fake_provider import JournalEntry
 from extproc.demo.processes import ChildError, check_port, stop_on_signals
 from extproc.demo.stack import Stack, demo_key
-from extproc.demo.table import Row, header, line
+from extproc.demo.table import LEGEND, Row, header, line
 
 CHAT, RPM, TPM, CHANGED = "demo-chat", "demo-rpm", "demo-tpm", "demo-changed"
 UNKNOWN = "demo-unknown"
@@ -313,8 +313,10 @@ async def _run(stack: Stack) -> int:
     requests, refused = tour.requests, tour.refused
     if requests != totals.admitted + refused:
         print(f"{requests} requests, but {totals.admitted} admitted and {refused} refused")
+    print(f"\n{LEGEND}")
     print(f"\n$ tokenweir explain {tour.over_tokens}")
     print(await asyncio.to_thread(stack.cli, "explain", tour.over_tokens))
+    print("(The demo ends here; `tokenweir up` keeps running, for commands such as this one.)\n")
     print(
         f"demo: requests={requests} admitted={totals.admitted} refused={refused}"
         f" settled={totals.settled} released={totals.released}"

@@ -58,6 +58,22 @@ def test_a_service_is_deleted_and_its_cache_forgotten(
     assert redis_client.exists(keys.config("acme")) == 0
 
 
+def test_a_delete_says_when_policies_still_let_the_service_in(
+    sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "limits.yaml"
+    path.write_text(GOOD % "mine")
+    assert limits("apply", "-f", str(path)) == 0
+    path.write_text((GOOD % "all").replace("root: acme\n", ""))
+    assert limits("apply", "-f", str(path)) == 0
+    assert limits("set", "acme", "--rpm", "1", "--tpm", "1") == 0
+    capsys.readouterr()
+    assert limits("delete", "acme") == 0
+    assert capsys.readouterr().out == (
+        "deleted acme\nit is still let in, by the policies of its root: mine\n"
+    )
+
+
 def test_a_delete_that_could_not_clear_the_cache_says_so(
     sql: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,3 +219,21 @@ def test_a_service_that_cannot_be_and_was_written_by_hand_can_be_deleted(
     assert "wrong setting: limits disable: across:provider:openai" in capsys.readouterr().err
     assert limits("delete", name) == 0
     assert limits("get", name) == 1
+
+
+def test_an_override_needs_an_end_and_none_ends_only_one_that_is(
+    sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "limits.yaml"
+    path.write_text(GOOD % "p")
+    assert limits("apply", "-f", str(path)) == 0
+    capsys.readouterr()
+    assert limits("override", "p", "rpm", "5") == 2
+    said = capsys.readouterr().err
+    assert said == "tokenweir: limits override: --until is needed with a number\n"
+    assert limits("override", "p", "rpm", "none") == 1
+    assert capsys.readouterr().err == "no override: p rpm\n"
+    assert limits("override", "p", "rpm", "5", "--until", "2999-01-01T00:00:00Z") == 0
+    assert limits("override", "p", "rpm", "none") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "p rpm: override ended"
+    assert limits("override", "nobody", "rpm", "none") == 2
