@@ -16,6 +16,7 @@ _SECRET = frozenset({Scope.API_KEY})
 _UNTOLD = frozenset({Scope.MODEL})
 _UNPRICED = "unpriced"
 _HIDDEN = "hidden"
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ def subject_text(descriptor: Descriptor, *, is_priced: bool) -> str:
         told[_UNPRICED] = 1
     while True:
         whole = {**told, _HIDDEN: hidden} if hidden else told
-        text = json.dumps(whole, separators=(",", ":"))
+        text = _encode(whole)
         if len(text) <= MAX_BYTES:
             return text
         longest = max((name for name in told if name != _UNPRICED), key=lambda n: len(str(told[n])))
