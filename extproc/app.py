@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from extproc.control.metrics import Metrics, start_metrics_server
 from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
-from extproc.core.price_list import Price, PriceList
 from extproc.core.renewals import Renewals
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
@@ -46,19 +45,6 @@ def _sources(sources: Iterable[SourceSettings]) -> list[IdentitySource]:
     ]
 
 
-def _prices(settings: Settings) -> PriceList:
-    return PriceList(
-        tuple(
-            Price(
-                model=price.model,
-                input_micros=price.input_micros,
-                output_micros=price.output_micros,
-            )
-            for price in settings.prices
-        )
-    )
-
-
 def _estimate(settings: Settings) -> EstimatePlan:
     admission = settings.admission
     is_strict = admission.estimate == "strict"
@@ -75,7 +61,7 @@ def _policy(settings: Settings) -> AdmissionPolicy:
     return AdmissionPolicy(
         identity=_sources(settings.identity.sources),
         scopes={scope: _sources(sources) for scope, sources in settings.identity.scopes.items()},
-        prices=_prices(settings),
+        prices=settings.price_list(),
         default_output_tokens=settings.admission.default_output_tokens,
         deadline_ms=round(settings.reaper.deadline_seconds * 1000),
         timeout_seconds=settings.admission.timeout_ms / 1000,

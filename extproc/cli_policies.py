@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from extproc.core.errors import SettingsError
+from extproc.core.errors import SettingsError, UsageError
 from extproc.core.ids import is_root_id
 from extproc.core.policies import BadRow, Block, Dimension, LimitPolicy, PolicySet, Scope
 from extproc.core.policy_plan import PolicyFile, describe
@@ -24,27 +24,34 @@ ALWAYS_THERE = (Scope.SERVICE, Scope.MODEL, Scope.PROVIDER)
 VERBS = ("apply", "check", "policies", "block", "unblock", "override")
 
 
-def add_policy_verbs(verbs: Any) -> None:
+def add_policy_verbs(verbs: Any, config: argparse.ArgumentParser) -> None:
     """Add these verbs to those of `tokenweir limits`."""
-    apply = verbs.add_parser("apply", help="make the policies of a YAML file true")
+
+    def add(verb: str, text: str) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = verbs.add_parser(verb, help=text, parents=[config])
+        return sub
+
+    apply = add("apply", "make the policies of a YAML file true")
     apply.add_argument("-f", "--file", type=Path, required=True, metavar="FILE")
     apply.add_argument("--dry-run", action="store_true", help="only show what would change")
-    verbs.add_parser("check", help="show what is stored and cannot be read, or has no room")
-    show = verbs.add_parser("policies", help="show policies, blocks and overrides")
+    add("check", "show what is stored and cannot be read, or has no room")
+    show = add("policies", "show policies, blocks and overrides")
     show.add_argument("--root", type=_root, help="only what concerns this root")
-    block = verbs.add_parser("block", help="refuse everything of one value of a scope")
-    unblock = verbs.add_parser("unblock", help="remove such a block")
+    block = add("block", "refuse everything of one value of a scope")
+    unblock = add("unblock", "remove such a block")
     for verb in (block, unblock):
         verb.add_argument("scope", metavar="SCOPE", type=Scope, choices=list(Scope))
         verb.add_argument("value", metavar="VALUE")
         verb.add_argument("--root", type=_root, help="at this root only")
     block.add_argument("--until", type=_moment, metavar="TIME", help="ISO 8601, UTC")
     block.add_argument("--reason", default="")
-    override = verbs.add_parser("override", help="set another limit for one rule, for a while")
+    override = add("override", "set another limit for one rule, for a while")
     override.add_argument("policy", metavar="POLICY")
     override.add_argument("dimension", metavar="DIMENSION", type=Dimension, choices=list(Dimension))
     override.add_argument("limit", metavar="LIMIT", type=_limit, help="a number; none: end it")
-    override.add_argument("--until", type=_moment, metavar="TIME", help="ISO 8601, UTC")
+    override.add_argument(
+        "--until", type=_moment, metavar="TIME", help="ISO 8601, UTC; needed with a number"
+    )
 
 
 async def run_policies_command(
@@ -79,9 +86,9 @@ async def run_policies_command(
                     return EXIT_NOT_FOUND
                 print(f"unblocked {args.scope} {args.value}")
             case "override":
-                await _override(args, admin)
+                return await _override(args, admin)
     except ValueError as error:
-        raise SettingsError(f"limits {args.verb}", str(error)) from error
+        raise UsageError(f"limits {args.verb}", str(error)) from error
     return 0
 
 
@@ -142,16 +149,19 @@ def _warn_of_scopes(about: Mapping[Scope, Sequence[str]], sources: Collection[Sc
             )
 
 
-async def _override(args: argparse.Namespace, admin: "PolicyAdmin") -> None:
+async def _override(args: argparse.Namespace, admin: "PolicyAdmin") -> int:
     if args.limit is None:
-        await admin.end_override(args.policy, args.dimension)
-        print(f"{args.policy} {args.dimension}: no override")
-        return
+        if not await admin.end_override(args.policy, args.dimension):
+            print(f"no override: {args.policy} {args.dimension}", file=sys.stderr)
+            return EXIT_NOT_FOUND
+        print(f"{args.policy} {args.dimension}: override ended")
+        return 0
     if args.until is None:
-        raise ValueError("--until is needed")
+        raise UsageError("limits override", "--until is needed with a number")
     _check_until(args.until)
     await admin.override(args.policy, args.dimension, limit=args.limit, until=args.until)
     print(f"{args.policy} {args.dimension}: {args.limit} until {_time(args.until)}")
+    return 0
 
 
 def _print(policies: PolicySet) -> None:
@@ -189,7 +199,7 @@ def _print_check(found: "PolicyCheck") -> int:
         print(f"no room: {crowd}")
     if found.bad or found.crowds:
         return EXIT_BAD
-    print("all can be read and has room")
+    print("everything can be read, and there is room for it")
     return 0
 
 

@@ -30,6 +30,7 @@ from pydantic_settings import (
 
 from extproc.core.errors import SettingsError
 from extproc.core.policies import Scope
+from extproc.core.price_list import Price, PriceList
 from extproc.stores.redis_url import check_redis_url
 
 ENV_PREFIX = "TOKENWEIR_"
@@ -213,6 +214,10 @@ class Settings(BaseSettings):
     prices: tuple[PriceSettings, ...] = ()
     reaper: ReaperSettings = ReaperSettings()
     log: LogSettings = LogSettings()
+
+    def price_list(self) -> PriceList:
+        """The prices as admission and `explain` look them up."""
+        return PriceList(tuple(Price(**price.model_dump()) for price in self.prices))
 
 
 def _check_env_names(environ: Mapping[str, str]) -> None:

@@ -33,6 +33,7 @@
 -- ARGV[10] quantile per mille    ARGV[20] the same as the record keeps them (see correct.lua)
 -- ARGV[21] other roots that this reservation will ask, with commas
 -- ARGV[22] life of the idempotency key in ms, or empty: none     ARGV[23] its digest
+-- ARGV[24] who asks, for the note of a refusal
 --
 -- Replies, nothing taken except by the first; states are remaining and reset ms of every counter:
 --   taken, minute, input, reserved, cost, {states}, {shadow refusals}
@@ -160,10 +161,11 @@ if #refusals > 0 then
   end
   for i = 1, #refusals, 2 do
     local index = refusals[i]
-    by[#by + 1] = { names[index], refusals[i + 1], counters[index][3], lefts[index] }
+    by[#by + 1] = { names[index], refusals[i + 1], counters[index][3], lefts[index],
+      counters[index][1] == 'b' and counters[index][5] or nil }
   end
-  keep_refusal(KEYS[6], now, { id = id, request_id = ARGV[18], model = ARGV[17] }, input,
-    input + output, cost, by)
+  keep_refusal(KEYS[6], now, { id = id, request_id = ARGV[18], model = ARGV[17], who = ARGV[24] },
+    input, input + output, cost, by)
   return { 'exceeded', input + output, cost, states, refusals, shadow }
 end
 

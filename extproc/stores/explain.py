@@ -6,7 +6,7 @@ traffic the numbers may be a moment apart; the scripts alone decide.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -82,6 +82,9 @@ async def explain_subject(
 
     async def report(where: str, bucket: Bucket) -> LimitReport:
         amount = asked.amount(bucket.unit)
+        reading = await read_counter(redis, bucket, amount=amount, now=now_ms)
+        if bucket.unit is Unit.COST and bucket.enforced and bucket.refuses and not asked.is_priced:
+            reading = replace(reading, fits_in_ms=None)
         return limit_report(
             where,
             bucket,
@@ -89,7 +92,7 @@ async def explain_subject(
             overrides=policies.overrides,
             now=now,
             asked=amount,
-            reading=await read_counter(redis, bucket, amount=amount, now=now_ms),
+            reading=reading,
         )
 
     # A block has a counter too, which never admits; it is told by itself.

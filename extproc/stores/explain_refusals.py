@@ -13,6 +13,7 @@ from extproc.core.buckets import BucketKind
 from extproc.core.explain import Asked, RefusalReport, RefusingLimit
 from extproc.core.explain_rules import moment_of, period_name
 from extproc.core.limits import MAX_LIMIT
+from extproc.core.subjects import Subject, read_subject
 from extproc.stores import keys
 from extproc.stores.bucket_codec import SIMPLE_RPM, SIMPLE_TPM, NamedCounter, decode
 from extproc.stores.client import RedisClient
@@ -27,7 +28,8 @@ _SIMPLE = {"rpm": SIMPLE_RPM, "tpm": SIMPLE_TPM}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Note:
-    """A refusal as Redis keeps it. ``limits``: text, retry ms (-1: never), limit, left of each."""
+    """A refusal as Redis keeps it. ``limits``: text, retry ms (-1: never), limit, left, burst
+    of each."""
 
     root: str
     at: int
@@ -35,9 +37,10 @@ class _Note:
     request_id: str
     model: str
     asked: Asked
-    limits: tuple[tuple[str, int, int, int], ...]
+    limits: tuple[tuple[str, int, int, int, int | None], ...]
     counters: tuple[NamedCounter, ...]
     more: int
+    who: Subject
 
 
 async def explain_refusals(
@@ -115,13 +118,20 @@ def _note(root: str, text: str) -> _Note | None:
         # A request may ask for more than any limit allows.
         tokens = min(int(plain["tokens"]), MAX_LIMIT)
         limits = tuple(
-            (lengthen(_SIMPLE.get(name, name)), int(wait), int(limit), int(left))
-            for name, wait, limit, left in plain["by"]
+            (
+                lengthen(_SIMPLE.get(name, name)),
+                int(wait),
+                int(limit),
+                int(left),
+                int(burst[0]) if burst else None,
+            )
+            for name, wait, limit, left, *burst in plain["by"]
         )
         if not limits:
             return None
         for wait in (0, *(wait for _, wait, _, _ in limits)):
             moment_of(at + wait)
+        who = read_subject(plain.get("who", ""))
         return _Note(
             root=root,
             at=at,
@@ -132,10 +142,12 @@ def _note(root: str, text: str) -> _Note | None:
                 tokens=tokens,
                 output_tokens=tokens - min(int(plain["input"]), tokens),
                 cost_micros=min(int(plain["cost"]), MAX_LIMIT),
+                is_priced=who.is_priced,
             ),
             limits=limits,
             counters=tuple(decode(root, name) for name, *_ in limits),
             more=int(plain["more"]),
+            who=who,
         )
     except SPOILT:
         return None
@@ -182,10 +194,15 @@ async def _report(
                 remaining=left,
                 retry_after_ms=wait if wait >= 0 else None,
                 frees_at=moment_of(note.at + wait) if wait >= 0 else None,
+                burst=burst,
             )
-            for counter, (text, wait, limit, left) in zip(note.counters, note.limits, strict=True)
+            for counter, (text, wait, limit, left, burst) in zip(
+                note.counters, note.limits, strict=True
+            )
         ),
         more=note.more,
+        subject=note.who.values,
+        hidden=note.who.hidden,
     )
 
 

@@ -117,13 +117,15 @@ class PolicyAdmin:
     ) -> None:
         """Another limit for one rule, until then. Raises ValueError when there is no such rule."""
         override = Override(policy=policy, dimension=dimension, limit=limit, until=until)
-        changed = await self._table.override(policy, dimension, override)
+        changed, _ = await self._table.override(policy, dimension, override)
         await forget(self._redis, changed.root)
 
-    async def end_override(self, policy: str, dimension: Dimension) -> None:
-        """The policy's own limit again. Raises ValueError when there is no such rule."""
-        changed = await self._table.override(policy, dimension, None)
+    async def end_override(self, policy: str, dimension: Dimension) -> bool:
+        """The policy's own limit again; False when it was in force before. Raises ValueError when
+        there is no such rule."""
+        changed, found = await self._table.override(policy, dimension, None)
         await forget(self._redis, changed.root)
+        return found
 
 
 async def forget(batcher: RedisClient, root: str | None) -> None:

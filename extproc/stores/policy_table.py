@@ -118,8 +118,9 @@ class PolicyTable:
 
     async def override(
         self, policy: str, dimension: Dimension, override: Override | None
-    ) -> LimitPolicy:
-        """Set or (None) end the override of one rule; the policy that it belongs to.
+    ) -> tuple[LimitPolicy, bool]:
+        """Set or (None) end the override of one rule: the policy that it belongs to, and whether
+        there was an override before.
 
         Raises ValueError when no policy of that name, in force or to come, limits ``dimension``.
         """
@@ -258,13 +259,13 @@ def _delete_block(connection: Connection, scope: Scope, value: str, root: str | 
 
 def _put_override(
     connection: Connection, name: str, dimension: Dimension, override: Override | None
-) -> LimitPolicy:
+) -> tuple[LimitPolicy, bool]:
     found, _ = _current(connection, database_now(connection), limit_policy.c.name == name)
     with_rule = [p for p in found if any(rule.dimension is dimension for rule in p.rules)]
     if not with_rule:
         raise ValueError(f"no policy {name} limits {dimension}")
     columns = limit_override.c
-    connection.execute(
+    deleted = connection.execute(
         delete(limit_override).where(columns.policy == name, columns.dimension == dimension.value)
     )
     if override is not None:
@@ -276,7 +277,7 @@ def _put_override(
                 until=naive(override.until),
             )
         )
-    return with_rule[-1]
+    return with_rule[-1], deleted.rowcount > 0
 
 
 def _of(table: Any, root: str | None) -> ColumnElement[bool]:

@@ -221,6 +221,7 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         request.owner,
         request.request_hash,
         *_idempotency_args(request),
+        request.subject,
     )
 
 
@@ -271,6 +272,7 @@ def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         encoded.for_record,
         ",".join(request.other_roots),
         *_idempotency_args(request),
+        request.subject,
     )
 
 

@@ -197,7 +197,12 @@ async def test_the_command_explains_a_subject(
     plain = json.loads(capsys.readouterr().out)
     assert plain["limits"][0]["label"] == "p1/rpm"
     assert plain["asked"]["tokens"] == 50
-    assert plain["subject"] == {"tenant": ROOT, "user": "alice", "service": ROOT}
+    assert plain["subject"] == {
+        "tenant": ROOT,
+        "user": "alice",
+        "service": ROOT,
+        "provider": "openai",
+    }
     assert 0 < plain["fits_in_ms"] <= 60_000
     datetime.fromisoformat(plain["fits_at"])
 

@@ -186,7 +186,7 @@ def test_what_cannot_be_read_is_shown_and_found_by_check(
     assert limits("set", "svc", "--rpm", "1", "--tpm", "1") == 0
     capsys.readouterr()
     assert limits("check") == 0
-    assert capsys.readouterr().out == "all can be read and has room\n"
+    assert capsys.readouterr().out == "everything can be read, and there is room for it\n"
     write(
         sql,
         "UPDATE limit_policy SET rules = 'x' WHERE name = 'spoilt'",
@@ -252,3 +252,21 @@ def test_a_service_that_cannot_be_and_was_written_by_hand_can_be_deleted(
     assert "wrong setting: limits disable: across:provider:openai" in capsys.readouterr().err
     assert limits("delete", name) == 0
     assert limits("get", name) == 1
+
+
+def test_an_override_needs_an_end_and_none_ends_only_one_that_is(
+    sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "limits.yaml"
+    path.write_text(GOOD % "p")
+    assert limits("apply", "-f", str(path)) == 0
+    capsys.readouterr()
+    assert limits("override", "p", "rpm", "5") == 2
+    said = capsys.readouterr().err
+    assert said == "tokenweir: limits override: --until is needed with a number\n"
+    assert limits("override", "p", "rpm", "none") == 1
+    assert capsys.readouterr().err == "no override: p rpm\n"
+    assert limits("override", "p", "rpm", "5", "--until", "2999-01-01T00:00:00Z") == 0
+    assert limits("override", "p", "rpm", "none") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "p rpm: override ended"
+    assert limits("override", "nobody", "rpm", "none") == 2
