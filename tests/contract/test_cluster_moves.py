@@ -250,6 +250,24 @@ async def test_a_circle_of_redirections_ends(answer: bytes) -> None:
     assert len([data for data in seen if b"EVALSHA" in data]) == 8
 
 
+@pytest.mark.parametrize(
+    "place", ["127.0.0.1:99999", "127.0.0.1:0", "[::1:PORT", "a/b:PORT", "a@b:PORT", "a#b:PORT"]
+)
+@pytest.mark.parametrize("word", ["MOVED", "ASK"])
+async def test_a_redirection_to_no_place_leaves_the_slot_where_it_is(word: str, place: str) -> None:
+    seen: list[bytes] = []
+    answer = f"-{word} 1 {place}\r\n".encode()
+    async with (
+        tcp_server(a_cluster_of_one(answer, seen)) as port,
+        impatient(f"redis://127.0.0.1:{port}", timeout_ms=5000) as client,
+    ):
+        for _ in range(2):
+            error = await failure(client.command("GET", "{a}"))
+            assert (error.transient, error.maybe_applied) == (True, False)
+            assert client._topology.owner(slot_of("{a}")).port == port
+        assert len([data for data in seen if b"GET" in data]) == 2
+
+
 async def test_what_may_have_run_is_never_sent_again() -> None:
     seen: list[bytes] = []
     async with (
