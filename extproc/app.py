@@ -190,6 +190,7 @@ async def serve(settings: Settings) -> None:
         stop_metrics()
         await renewals.stop()
         await limits.close()
+        await store.close()
         await redis.close()
         await database.close()
         executor.shutdown(wait=False, cancel_futures=True)

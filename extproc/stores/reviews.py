@@ -24,7 +24,7 @@ class Reviews:
 
     async def waiting(self, root: str | None = None) -> list[Review]:
         """All that wait at ``root``, or at every root, the longest waiting of each root first."""
-        roots = [root] if root is not None else await self._store.roots()
+        roots = [root] if root is not None else await self._roots()
         found: list[Review] = []
         for start in range(0, len(roots), _AT_ONCE):
             some = roots[start : start + _AT_ONCE]
@@ -33,6 +33,15 @@ class Reviews:
                 if count:
                     found += await self._list_root(each)
         return found
+
+    async def _roots(self) -> list[str]:
+        """The registered ones, and whoever has something in review: what waits for people may wait
+        long after the last request, and Redis may have lost who was registered meanwhile."""
+        found = set(await self._store.roots())
+        before, _, after = keys.review("*").partition("*")
+        async for page in self._redis.scan(keys.review("*")):
+            found.update(key.removeprefix(before).removesuffix(after) for key in page)
+        return sorted(found)
 
     async def _list_root(self, root: str) -> list[Review]:
         flat = await self._redis.command("ZRANGE", keys.review(root), 0, -1, "WITHSCORES")
