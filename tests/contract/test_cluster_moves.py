@@ -162,7 +162,9 @@ async def test_what_needs_keys_of_both_sides_takes_nothing_and_says_so(
                 ):
                     started = time.monotonic()
                     error = await failure(call)
-                    assert "TRYAGAIN" in str(error) or "rehashing" in str(error)
+                    # Whichever reply was the last when the time was over.
+                    words = ("TRYAGAIN", "rehashing", "moves")
+                    assert any(word in str(error) for word in words)
                     assert (error.transient, error.maybe_applied) == (True, False)
                     assert time.monotonic() - started < 1
         finally:
