@@ -176,6 +176,7 @@ async def serve(settings: Settings) -> None:
         stop_metrics()
         await renewals.stop()
         await limits.close()
+        await store.close()
         await redis.close()
         await database.close()
         executor.shutdown(wait=False, cancel_futures=True)
@@ -223,15 +224,24 @@ async def _announce_readiness(
     """SERVING once Redis has answered and holds the scripts; a later outage is answered with 503s,
     which tell a client more than a refused connection."""
     said = False
-    while not stop.is_set():
-        try:
-            await store.ping()
-        except StoreUnavailableError as error:
-            if not said:
-                log.error("waiting for redis", extra={"reason": str(error)})
-                said = True
-            await asyncio.sleep(_READY_PAUSE_SECONDS)
-            continue
-        await server.serving(up=True)
-        log.info("ready")
-        return
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            ping = asyncio.create_task(store.ping())
+            await asyncio.wait((ping, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not ping.done():
+                ping.cancel()
+                return
+            try:
+                ping.result()
+            except StoreUnavailableError as error:
+                if not said:
+                    log.error("waiting for redis", extra={"reason": str(error)})
+                    said = True
+                await asyncio.wait((stopping,), timeout=_READY_PAUSE_SECONDS)
+                continue
+            await server.serving(up=True)
+            log.info("ready")
+            return
+    finally:
+        stopping.cancel()

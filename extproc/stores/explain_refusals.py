@@ -129,7 +129,7 @@ def _note(root: str, text: str) -> _Note | None:
         )
         if not limits:
             return None
-        for wait in (0, *(wait for _, wait, _, _ in limits)):
+        for wait in (0, *(one[1] for one in limits)):
             moment_of(at + wait)
         who = read_subject(plain.get("who", ""))
         return _Note(

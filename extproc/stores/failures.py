@@ -57,6 +57,9 @@ def lost(cause: Exception, *, was_sent: bool) -> StoreUnavailableError:
         error = StoreUnavailableError("redis", str(cause), transient=False)
     else:
         text = str(cause) or "no reply in time"
+        if not isinstance(cause, (OSError, redis_errors.RedisError)):
+            # Such as a reply, or the name of a server, that cannot be read.
+            text = f"{type(cause).__name__}: {text}"
         error = StoreUnavailableError("redis", text, transient=True)
     error.maybe_applied = was_sent and not isinstance(cause, redis_errors.BusyLoadingError)
     error.__cause__ = cause

@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from extproc.core.ids import is_valid_id
 from extproc.core.limits import ServiceLimit
 from extproc.core.policies import (
     BadEffect,
@@ -50,7 +51,7 @@ from extproc.stores.policy_rows import (
 )
 from extproc.stores.sql import Database
 from extproc.stores.tables import block as block_table
-from extproc.stores.tables import limit_override, limit_policy
+from extproc.stores.tables import limit_override, limit_policy, service_limit
 
 
 class PoliciesChangedError(Exception):
@@ -89,6 +90,10 @@ class PolicyTable:
     async def all(self, root: str | None = None) -> PolicySet:
         """What is in force or to come, of ``root`` and of every root; all of it for None."""
         return await self._database.run(lambda connection: _all(connection, root))
+
+    async def roots(self) -> list[str]:
+        """Every root that has, or had, limits of its own; whether they can be read or not."""
+        return await self._database.run(_roots)
 
     async def check(self) -> PolicyCheck:
         """Whatever is wrong, at all roots."""
@@ -179,6 +184,17 @@ def _concerning(
         overrides=tuple(each for each in overrides if each.policy in names),
         bad=(*bad, *more),
     )
+
+
+def _roots(connection: Connection) -> list[str]:
+    columns = (service_limit.c.service_id, limit_policy.c.root)
+    found = {
+        root
+        for column in columns
+        for root in connection.execute(select(column).distinct()).scalars()
+        if isinstance(root, str) and is_valid_id(root)
+    }
+    return sorted(found)
 
 
 def _check(connection: Connection) -> PolicyCheck:

@@ -42,7 +42,13 @@ class Reviews:
         return found
 
     async def _own_roots(self) -> list[str]:
-        return [one for one in await self._store.roots() if not one.startswith(ACROSS_PREFIX)]
+        """The registered ones, and whoever has something in review: what waits for people may wait
+        long after the last request, and Redis may have lost who was registered meanwhile."""
+        found = set(await self._store.roots())
+        before, _, after = keys.review("*").partition("*")
+        async for page in self._redis.scan(keys.review("*")):
+            found.update(key.removeprefix(before).removesuffix(after) for key in page)
+        return sorted(one for one in found if not one.startswith(ACROSS_PREFIX))
 
     async def _list_root(self, root: str) -> list[Review | Unreadable]:
         flat = await self._redis.command("ZRANGE", keys.review(root), 0, -1, "WITHSCORES")
