@@ -224,6 +224,8 @@ def test_the_includes_folder_is_no_package() -> None:
         ({"profile": "guess"}, "profile"),
         ({"failure_mode": "ajar"}, "failure_mode"),
         ({"identity_header": "x'] or true"}, "identity_header"),
+        ({"idempotency_header": "authorization"}, "idempotency_header"),
+        ({"idempotency_header": "x-team", "trusted_headers": ("x-team",)}, "idempotency_header"),
         ({"api_keys": {"key": "team}{"}}, "api_keys"),
         ({"api_keys": {"": "team"}}, "api_keys"),
         ({"max_body_bytes": 0}, "max_body_bytes"),
