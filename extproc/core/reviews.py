@@ -27,9 +27,9 @@ class Answer(StrEnum):
     """What a person's decision did."""
 
     RESOLVED = "resolved"  # it is charged so now
-    SAME = "same"  # it was charged so before
-    OTHER = "other"  # it had ended otherwise, with certainty; nothing changed
-    NOT_IN_REVIEW = "not_in_review"  # still open, or ended by a guess that nobody asks about
+    SAME = "same"  # a person said the same before
+    OTHER = "other"  # a person said something else before; nothing changed
+    NOT_IN_REVIEW = "not_in_review"  # still open, or ended by a report; nothing changed
     UNKNOWN = "unknown"  # no record (any more)
 
 

@@ -53,7 +53,7 @@ class LimitAdmin:
         can be repeated.
         """
         found = await self._table.delete(service_id)
-        await forget(self._redis, service_id)
+        await forget(self._redis, service_id, done="deleted")
         return found
 
     async def get(self, service_id: str) -> ServiceLimit | None:
@@ -126,8 +126,9 @@ class PolicyAdmin:
         await forget(self._redis, changed.root)
 
 
-async def forget(batcher: RedisClient, root: str | None) -> None:
-    """Clear the cached limits of ``root``, or (None) of every registered one, after a commit."""
+async def forget(batcher: RedisClient, root: str | None, *, done: str = "saved") -> None:
+    """Clear the cached limits of ``root``, or (None) of every registered one, after a commit, of
+    which an error says what it has ``done``."""
     whose = f"the limits of {root or 'every root'}"
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -140,7 +141,7 @@ async def forget(batcher: RedisClient, root: str | None) -> None:
             if attempt == _ATTEMPTS or not error.transient:
                 raise StoreUnavailableError(
                     "redis",
-                    f"{whose} are saved, but the cache was not cleared: "
+                    f"{whose} are {done}, but the cache was not cleared: "
                     f"old ones may apply until it expires; run it again ({error})",
                     transient=error.transient,
                 ) from error
