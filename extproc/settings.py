@@ -93,6 +93,8 @@ class ServerSettings(_Section):
     # A directory shared by the processes of one host, so that one endpoint shows all of them.
     metrics_dir: Path | None = None
     max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
+    # After SIGTERM: how long new streams are still accepted, so that Envoy can look elsewhere.
+    drain_seconds: float = Field(default=3.0, ge=0, le=3600)
     shutdown_grace_seconds: float = Field(default=10.0, ge=0, le=3600)
 
     @field_validator("metrics_dir", mode="before")
