@@ -99,21 +99,26 @@ def open_database(settings: Settings) -> Database:
     )
 
 
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
+def _stop_on_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Set by the first signal, and by the second."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def signalled() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
+        loop.add_signal_handler(number, signalled)
+    return stop, hurry
 
 
 async def serve(settings: Settings) -> None:
     """Run the three conversations until SIGTERM or SIGINT.
 
-    Order of the end: health says NOT_SERVING, new streams are refused, those under way finish
-    within the grace, settlements are flushed, stores close.
+    Order of the end: health says NOT_SERVING, after the drain (a second signal ends it) new streams
+    are refused, those under way finish within the grace, settlements are flushed, stores close.
     """
-    stop = _stop_on_signals()
+    stop, hurry = _stop_on_signals()
     drained = asyncio.Event()
     metrics = Metrics()
     warm_up()
@@ -168,6 +173,7 @@ async def serve(settings: Settings) -> None:
         gc.freeze()
         await stop.wait()
         log.info("stopping", extra={"settlements_under_way": settler.pending})
+        await server.drain(settings.server.drain_seconds, hurry=hurry)
         grace = settings.server.shutdown_grace_seconds
         await server.stop(grace_seconds=grace, on_drained=drained.set)
         left = await settler.flush(timeout_seconds=max(grace, 1.0))
@@ -184,7 +190,7 @@ async def serve(settings: Settings) -> None:
 
 async def work(settings: Settings) -> None:
     """Run the reaper until SIGTERM or SIGINT. Any number of these may run at once."""
-    stop = _stop_on_signals()
+    stop, _ = _stop_on_signals()
     metrics = Metrics()
     redis = open_redis(settings)
     reaper = Reaper(

@@ -21,6 +21,8 @@ EXIT_CHANGED = 4
 EXIT_BAD = 5
 # What every request has, without a source in the settings.
 ALWAYS_THERE = (Scope.SERVICE, Scope.MODEL, Scope.PROVIDER)
+# Any limit has fewer.
+_MOST_DIGITS = 20
 VERBS = ("apply", "check", "policies", "block", "unblock", "override")
 
 
@@ -241,8 +243,9 @@ def _moment(text: str) -> datetime:
 def _limit(text: str) -> int | None:
     if text == "none":
         return None
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"not a number, nor none: {text}")
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        shown = text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
+        raise argparse.ArgumentTypeError(f"no limit, nor none: {shown}")
     return int(text)
 
 

@@ -27,10 +27,10 @@ class Answer(StrEnum):
     """What a person's decision did."""
 
     RESOLVED = "resolved"  # it is charged so now
-    SAME = "same"  # it was charged so before
-    OTHER = "other"  # it had ended otherwise, with certainty; nothing changed
+    SAME = "same"  # a person said the same before
+    OTHER = "other"  # a person said something else before; nothing changed
     ELSEWHERE = "elsewhere"  # it is a part of one that waits at its own root; nothing changed
-    NOT_IN_REVIEW = "not_in_review"  # still open, or ended by a guess that nobody asks about
+    NOT_IN_REVIEW = "not_in_review"  # still open, or ended by a report; nothing changed
     UNREADABLE = "unreadable"  # its record is spoilt; nothing changed
     UNKNOWN = "unknown"  # no record (any more)
 

@@ -6,8 +6,8 @@ Where things listen and which stores they use is the stack's own, and so is how 
 import json
 from collections.abc import Iterable
 
+from extproc.core.header_names import IDENTITY_HEADER
 from extproc.core.policies import Scope
-from extproc.envoyconfig.options import IDENTITY_HEADER
 from extproc.settings import ENV_PREFIX, HeaderSource, Settings
 
 _SECTIONS = ("admission", "limits", "reaper")

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from extproc.core.errors import SettingsError
+from extproc.core.header_names import IDENTITY_HEADER
 from extproc.envoyconfig.options import (
-    IDENTITY_HEADER,
     SYSTEM_CA_FILE,
     RenderOptions,
     parse_endpoint,

@@ -8,12 +8,12 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from extproc.core.errors import SettingsError
+from extproc.core.header_names import IDENTITY_HEADER, check_idempotency_header
 from extproc.core.ids import is_valid_id
 
 Profile = Literal["inline"]
 FailureMode = Literal["closed", "open"]
 
-IDENTITY_HEADER = "x-tokenweir-service"
 AUTH_NAMESPACES = ("envoy.filters.http.jwt_authn", "envoy.filters.http.api_key_auth")
 SYSTEM_CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 
@@ -163,6 +163,9 @@ class RenderOptions:
         _check_header_name("identity_header", self.identity_header)
         if self.idempotency_header is not None:
             _check_header_name("idempotency_header", self.idempotency_header)
+        check_idempotency_header(
+            "idempotency_header", self.idempotency_header, also_taken=(self.identity_header,)
+        )
         self._check_scope_headers()
         for name in self.upstream_headers:
             _check_header_name("upstream_headers", name)

@@ -55,7 +55,7 @@ class LimitAdmin:
         can be repeated.
         """
         found = await self._table.delete(service_id)
-        await forget(self._redis, service_id)
+        await forget(self._redis, service_id, done="deleted")
         return found
 
     async def get(self, service_id: str) -> ServiceLimit | None:
@@ -136,13 +136,14 @@ class PolicyAdmin:
             await forget(self._redis, root)
 
 
-async def forget(batcher: RedisClient, root: str) -> None:
-    """Clear the cached limits of ``root``, after a commit."""
+async def forget(batcher: RedisClient, root: str, *, done: str = "saved") -> None:
+    """Clear the cached limits of ``root``, after a commit, of which an error says what it has
+    ``done``."""
 
     async def once() -> None:
         await batcher.command("DEL", keys.config(root))
 
-    await _insist(once, f"the limits of {root}")
+    await _insist(once, f"the limits of {root}", done=done)
 
 
 async def forget_all(batcher: RedisClient, table: PolicyTable) -> None:
@@ -199,7 +200,7 @@ async def _delete(batcher: RedisClient, names: Sequence[str]) -> StoreUnavailabl
     return failure
 
 
-async def _insist(clear: Callable[[], Awaitable[None]], whose: str) -> None:
+async def _insist(clear: Callable[[], Awaitable[None]], whose: str, *, done: str = "saved") -> None:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             await clear()
@@ -207,7 +208,7 @@ async def _insist(clear: Callable[[], Awaitable[None]], whose: str) -> None:
             if attempt == _ATTEMPTS or not error.transient:
                 raise StoreUnavailableError(
                     error.store,
-                    f"{whose} are saved, but the cache was not cleared: "
+                    f"{whose} are {done}, but the cache was not cleared: "
                     f"old ones may apply until it expires; run it again ({error})",
                     transient=error.transient,
                 ) from error

@@ -6,7 +6,7 @@ from typing import Any
 from extproc.core.explain import Unreadable
 from extproc.core.explain_rules import moment_of
 from extproc.core.ids import ACROSS_PREFIX
-from extproc.core.reservations import Knowledge, Settlement, SettleStatus, State
+from extproc.core.reservations import Settlement, SettleStatus, Source, State
 from extproc.core.reviews import Answer, Resolution, Review
 from extproc.stores import keys
 from extproc.stores.client import RedisClient
@@ -144,7 +144,7 @@ class Reviews:
 
 
 def _compare(decision: Settlement, known: dict[str, Any]) -> Answer:
-    if int(known["rank"]) < Knowledge.KNOWN:
+    if known.get("source") != Source.OPERATOR:
         return Answer.NOT_IN_REVIEW
     wanted = decision.input_tokens + decision.output_tokens
     # The record of a simple root does not tell input from output.

@@ -209,6 +209,21 @@ async def test_wrong_credentials_are_not_transient(redis_url: str) -> None:
     assert not error.maybe_applied
 
 
+async def test_a_password_that_is_missing_is_named(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """A long call gets a protocol error then, and no word about passwords."""
+    redis_client.config_set("requirepass", "geheim")
+    try:
+        async with client(redis_url, timeout_ms=2000) as batcher:
+            error = await failure(batcher.command("SCRIPT", "LOAD", "-- " + "x" * 20_000))
+    finally:
+        redis_client.config_set("requirepass", "")
+    assert "a password is missing in redis.url" in str(error)
+    assert not error.transient
+    assert not error.maybe_applied
+
+
 async def test_an_unknown_script_is_sent_once_more_with_its_source() -> None:
     seen: list[bytes] = []
 

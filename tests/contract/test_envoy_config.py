@@ -233,6 +233,7 @@ def test_the_includes_folder_is_no_package() -> None:
         ({"trusted_headers": ("key",), "idempotency_header": "key"}, "trusted_headers"),
         ({"front_headers": ("x-tokenweir-service",)}, "front_headers"),
         ({"trusted_headers": ("x-user",), "front_headers": ("x-user",)}, "front_headers"),
+        ({"idempotency_header": "authorization"}, "idempotency_header"),
         ({"api_keys": {"key": "team}{"}}, "api_keys"),
         ({"api_keys": {"": "team"}}, "api_keys"),
         ({"max_body_bytes": 0}, "max_body_bytes"),

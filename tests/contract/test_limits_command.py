@@ -107,13 +107,23 @@ def test_a_scope_that_nothing_gives_a_value_is_warned_of(
     assert capsys.readouterr().err == ""
 
 
+def test_a_number_of_many_digits_is_not_printed(
+    sql: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        limits("override", "p", "rpm", "9" * 5000)
+    shown = capsys.readouterr().err
+    assert "LIMIT: no limit, nor none: 99999" in shown
+    assert len(shown) < 1000
+
+
 def test_a_delete_that_could_not_clear_the_cache_says_so(
     sql: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert limits("set", "acme", "--rpm", "1", "--tpm", "1") == 0
     monkeypatch.setenv("TOKENWEIR_REDIS__URL", "redis://127.0.0.1:1/0")
     assert limits("delete", "acme") == 3
-    assert "saved, but the cache was not cleared" in capsys.readouterr().err
+    assert "deleted, but the cache was not cleared" in capsys.readouterr().err
     monkeypatch.undo()
 
 

@@ -298,6 +298,17 @@ async def test_a_decision_is_charged_in_the_minute_of_the_admission_once(
     assert life_ms(redis_client) > RECORD_MS
 
 
+async def test_what_was_settled_by_a_report_was_decided_by_nobody(
+    store: RedisReservationStore, inspect: Inspector, reviews: Reviews
+) -> None:
+    await open_overdue(store, 1)
+    await store.settle(settlement("r0", 10, 5))
+    for said in (used_so("r0", 10, 6), used_so("r0", 10, 5), used_nothing("r0")):
+        done = await reviews.resolve(said)
+        assert (done.answer, done.source) == (Answer.NOT_IN_REVIEW, "metering")
+    assert inspect.used() == (1, 15)
+
+
 async def test_a_release_gives_the_tokens_back_and_keeps_the_request(
     store: RedisReservationStore, redis_client: redis.Redis, inspect: Inspector, reviews: Reviews
 ) -> None:
