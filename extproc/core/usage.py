@@ -8,6 +8,9 @@ class Usage:
     """Tokens of one answer. None means "not reported", which is not zero.
 
     ``input_tokens`` includes cache reads and cache writes; ``output_tokens`` includes reasoning.
+    Parts by kind are inside those totals: what was written to a cache by its lifetime (5 minutes,
+    1 hour), audio, images. ``server_tool_calls`` are no tokens but searches and the like that the
+    provider ran and bills by the call.
     """
 
     input_tokens: int | None = None
@@ -15,6 +18,13 @@ class Usage:
     cached_input_tokens: int | None = None
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cache_write_5m_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
+    audio_input_tokens: int | None = None
+    audio_output_tokens: int | None = None
+    image_input_tokens: int | None = None
+    image_output_tokens: int | None = None
+    server_tool_calls: int | None = None
 
     @property
     def is_known(self) -> bool:

@@ -2,7 +2,7 @@
 
 from extproc.core.usage import Usage
 from extproc.providers.counting import compact
-from extproc.providers.json_answer import child, children, token_number
+from extproc.providers.json_answer import child, children, name_of, token_number
 from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent
 from extproc.providers.tally import TextTally
@@ -23,6 +23,8 @@ class AnthropicAnswer:
         self.saw_output = False
         self.error = False
         self.complete = False
+        self.response_id: str | None = None
+        self.response_model: str | None = None
 
     @property
     def usage(self) -> Usage:
@@ -59,7 +61,9 @@ class AnthropicAnswer:
             self._take_texts(value.get("index"), child(value, "content_block"))
         elif kind == "message_start":
             # The output number here is a placeholder from before anything was produced.
-            self._take_usage(child(child(value, "message"), "usage"), with_output=False)
+            message = child(value, "message") or {}
+            self._take_names(message)
+            self._take_usage(child(message, "usage"), with_output=False)
         elif kind == "message_delta":
             if (child(value, "delta") or {}).get("stop_reason"):
                 self.complete = True
@@ -75,7 +79,11 @@ class AnthropicAnswer:
             self.error = True
         for index, block in enumerate(children(value, "content")):
             self._take_texts(index, block)
+        self._take_names(value)
         self._take_usage(child(value, "usage"), with_output=True)
+
+    def _take_names(self, message: JsonObject) -> None:
+        self.response_id, self.response_model = name_of(message, "id"), name_of(message, "model")
 
     def _take_texts(self, index: object, block: JsonObject | None) -> None:
         if block is None:

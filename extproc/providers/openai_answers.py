@@ -1,7 +1,9 @@
 """OpenAI's answers: usage and text of chat completions, completions and embeddings."""
 
+from dataclasses import replace
+
 from extproc.core.usage import Usage
-from extproc.providers.json_answer import child, children, first_positive, token_number
+from extproc.providers.json_answer import child, children, first_positive, name_of, token_number
 from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent
 from extproc.providers.tally import TextTally
@@ -17,9 +19,10 @@ class OpenAiAnswer:
     tally then holds only the text that came after it.
     """
 
-    def __init__(self, tally: TextTally, *, is_embedding: bool) -> None:
+    is_embedding = False
+
+    def __init__(self, tally: TextTally) -> None:
         self._tally = tally
-        self._is_embedding = is_embedding
         self._usage = Usage()
         self._choices: set[int] = set()
         self._finished: set[int] = set()
@@ -27,6 +30,8 @@ class OpenAiAnswer:
         self.running_output_tokens = 0
         self.saw_output = False
         self.error = False
+        self.response_id: str | None = None
+        self.response_model: str | None = None
 
     @property
     def complete(self) -> bool:
@@ -38,13 +43,14 @@ class OpenAiAnswer:
         """What was reported, with placeholders removed and details clipped to their totals."""
         usage = self._usage
         input_tokens, output_tokens = usage.input_tokens, usage.output_tokens
-        if self._is_embedding:
+        if self.is_embedding:
             if input_tokens is not None and output_tokens is None:
                 output_tokens = 0
         elif self.saw_output:
             # Zero for something that was visibly produced is a placeholder, not a number.
             input_tokens, output_tokens = input_tokens or None, output_tokens or None
-        return Usage(
+        return replace(
+            usage,
             input_tokens=input_tokens,
             output_tokens=output_tokens,
             cached_input_tokens=_clipped(usage.cached_input_tokens, input_tokens),
@@ -63,13 +69,15 @@ class OpenAiAnswer:
 
     def take_json(self, value: JsonObject) -> None:
         """A whole answer that is one JSON object."""
-        if self._is_embedding and value.get("data"):
+        if self.is_embedding and value.get("data"):
             self.saw_output = True
         self._take(value, delta_key="message")
 
     def _take(self, value: JsonObject, *, delta_key: str) -> None:
         if value.get("error"):
             self.error = True
+        if self.response_id is None:
+            self.response_id, self.response_model = name_of(value, "id"), name_of(value, "model")
         # Once per answer: the copies in choices and x_groq are the same numbers, never added.
         reports = []
         for choice in children(value, "choices"):
@@ -126,12 +134,18 @@ class OpenAiAnswer:
             self._tally.add((index, kind), text)
 
     def _take_usage(self, report: JsonObject) -> None:
-        usage = _usage_of(report, is_embedding=self._is_embedding)
+        usage = _usage_of(report, is_embedding=self.is_embedding)
         self._usage = self._usage.merged(usage)
         if usage.output_tokens:
             # A running or final number covers all text up to and including this event.
             self.running_output_tokens = usage.output_tokens
             self._tally.restart()
+
+
+class OpenAiEmbeddingsAnswer(OpenAiAnswer):
+    """The same for embeddings, whose usage has no output."""
+
+    is_embedding = True
 
 
 def _clipped(part: int | None, whole: int | None) -> int | None:

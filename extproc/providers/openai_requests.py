@@ -12,9 +12,10 @@ from extproc.providers.fields import (
 )
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import encoding_for
+from extproc.providers.wire_formats import Target
 
 
-def read_chat(body: JsonObject, limits: ReadLimits) -> RequestFacts:
+def read_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /v1/chat/completions``."""
     model = model_of(body)
     stream = flag(body, "stream")
@@ -43,10 +44,11 @@ def read_chat(body: JsonObject, limits: ReadLimits) -> RequestFacts:
         output_cap_tokens=max(caps) * choices if caps else None,
         choices=choices,
         encoding=encoding,
+        cap_path=("max_completion_tokens",),
     )
 
 
-def read_completions(body: JsonObject, limits: ReadLimits) -> RequestFacts:
+def read_completions(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /v1/completions``. Each prompt of a list is answered n times, best_of are produced."""
     model = model_of(body)
     stream = flag(body, "stream")
@@ -72,10 +74,11 @@ def read_completions(body: JsonObject, limits: ReadLimits) -> RequestFacts:
         output_cap_tokens=None if cap is None else cap * choices,
         choices=choices,
         encoding=encoding,
+        cap_path=("max_tokens",),
     )
 
 
-def read_embeddings(body: JsonObject, limits: ReadLimits) -> RequestFacts:
+def read_embeddings(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /v1/embeddings``: input only."""
     del limits  # an embedding has neither choices nor a cap
     model = model_of(body)
