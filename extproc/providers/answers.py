@@ -76,7 +76,7 @@ class AnswerReader:
         self._inflater: Inflater | None = None
         self._head = b""  # plain bytes of which the kind is not known yet
         self._kind: Kind | None = None
-        self._sse = SseParser(keep_raw=hides_usage)
+        self._sse = SseParser(keep_raw=hides_usage, max_event_bytes=spoken.max_event_bytes)
         self._framer: Framer = self._sse
         self._decoder: codecs.IncrementalDecoder | None = None
         self._hid_open_event = False
@@ -102,7 +102,8 @@ class AnswerReader:
     def unread(self) -> bool:
         """True when part of the answer was in an encoding, or of a size, that is not read."""
         is_text_lost = self._json.overflowed and not self._answer.usage.is_known
-        return not self.readable or is_text_lost or self._framer.truncated or self._kind == "binary"
+        is_lost = is_text_lost or self._framer.truncated or self._kind == "binary"
+        return is_lost or self._answer.unread or not self.readable
 
     @property
     def error(self) -> bool:

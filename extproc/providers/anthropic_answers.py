@@ -22,6 +22,7 @@ class AnthropicAnswer:
         self.running_output_tokens = 0
         self.saw_output = False
         self.error = False
+        self.unread = False
         self.complete = False
         self.response_id: str | None = None
         self.response_model: str | None = None

@@ -30,6 +30,7 @@ class OpenAiAnswer:
         self.running_output_tokens = 0
         self.saw_output = False
         self.error = False
+        self.unread = False
         self.response_id: str | None = None
         self.response_model: str | None = None
 

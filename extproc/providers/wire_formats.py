@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol
 from extproc.core.usage import Usage
 from extproc.providers.error_bodies import ErrorShape, openai_error
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
-from extproc.providers.sse import SseEvent
+from extproc.providers.sse import MAX_EVENT_BYTES, SseEvent
 from extproc.providers.tally import TextTally
 
 # An end that stands for every path, for formats that are told by host or content type alone.
@@ -41,13 +41,16 @@ class Answer(Protocol):
 
     ``running_output_tokens`` is a number that the provider gave for the output so far; the tally
     then holds only the text that came after it (``TextTally.restart``). ``complete`` is true when
-    the end of a stream was seen, ``error`` when the provider said that it failed. ``response_id``
-    and ``response_model`` are the provider's own words, at most 128 characters.
+    the end of a stream was seen, ``error`` when the provider said that it failed. ``unread`` says
+    that something was produced whose tokens its bytes do not tell (images, sound) and that no usage
+    came for it: then what was reserved stands. ``response_id`` and ``response_model`` are the
+    provider's own words, at most 128 characters.
     """
 
     running_output_tokens: int
     saw_output: bool
     error: bool
+    unread: bool
     response_id: str | None
     response_model: str | None
 
@@ -140,7 +143,7 @@ class WireFormat(Route):
     before JSON and SSE are. ``factor_percent`` turns our counts into the provider's tokens where
     the request's own factor is not known. ``has_text_output`` is false for embeddings.
     ``asks_usage`` adds ``stream_options.include_usage`` to a stream's request and takes the event
-    out of the answer again.
+    out of the answer again. A larger event of SSE than ``max_event_bytes`` passes unread.
     """
 
     read: Reader
@@ -149,5 +152,6 @@ class WireFormat(Route):
     factor_percent: int = 100
     has_text_output: bool = True
     asks_usage: bool = False
+    max_event_bytes: int = MAX_EVENT_BYTES
     takes_forms: bool = False
     plain_answer: PlainAnswer = "error"
