@@ -8,9 +8,10 @@ from importlib.metadata import EntryPoint, entry_points
 from extproc.core.errors import SettingsError
 from extproc.providers.formats import BUILT_IN
 from extproc.providers.json_input import read_json_object
+from extproc.providers.multipart import FORM, read_form
 from extproc.providers.paths import deployment_of, target_of
 from extproc.providers.request_rewrite import rewritten
-from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
+from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts, Unmetered
 from extproc.providers.wire_formats import ANY_END, KnownPath, Route, Target, WireFormat
 
 ENTRY_POINTS = "tokenweir.wire_formats"
@@ -96,6 +97,15 @@ def _broken(point: EntryPoint, message: str) -> SettingsError:
     return SettingsError(f"{ENTRY_POINTS}:{point.name}", f"{point.value}: {message}")
 
 
+def _addressed(value: JsonObject, target: Target) -> JsonObject:
+    """``value`` with the deployment of Azure's path as its model: that is what Azure answers with,
+    whatever the body says."""
+    deployment = deployment_of(target)
+    if deployment is not None:
+        value["model"] = deployment
+    return value
+
+
 @lru_cache(maxsize=_CACHED_PATHS)
 def _cached_lookup(path: str, host: str, media_type: str) -> tuple[Target, Route | None]:
     target = target_of(path, host=host, media_type=media_type)
@@ -162,11 +172,13 @@ def read_request(
         return Unmetered(route.name, wire_format=route.name, is_free=route.is_free)
     if not isinstance(route, WireFormat):
         return Unmetered("unknown_path")
+    if route.takes_forms and target.media_type == FORM:
+        form = read_form(body, content_encoding, content_type=content_type, limits=limits)
+        return route.read(_addressed(form, target), limits, target)
     value, plain = read_json_object(
         body, content_encoding, content_type=content_type, limits=limits
     )
-    if "model" not in value and (deployment := deployment_of(target)) is not None:
-        value["model"] = deployment
+    _addressed(value, target)
     return rewritten(
         route.read(value, limits, target),
         value,

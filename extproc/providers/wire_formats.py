@@ -47,15 +47,26 @@ class Answer(Protocol):
     provider's own words, at most 128 characters.
     """
 
-    running_output_tokens: int
-    saw_output: bool
-    error: bool
-    unread: bool
-    response_id: str | None
-    response_model: str | None
+    @property
+    def running_output_tokens(self) -> int: ...
+
+    @property
+    def saw_output(self) -> bool: ...
+
+    @property
+    def error(self) -> bool: ...
+
+    @property
+    def unread(self) -> bool: ...
 
     @property
     def complete(self) -> bool: ...
+
+    @property
+    def response_id(self) -> str | None: ...
+
+    @property
+    def response_model(self) -> str | None: ...
 
     @property
     def usage(self) -> Usage: ...
@@ -74,7 +85,8 @@ class Framer(Protocol):
     bytes held back; only a framer that was asked to keep raw bytes needs them.
     """
 
-    truncated: bool
+    @property
+    def truncated(self) -> bool: ...
 
     def feed(self, chunk: bytes, *, end: bool = False) -> list[SseEvent]: ...
 

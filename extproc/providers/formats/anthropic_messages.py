@@ -28,7 +28,7 @@ ANTHROPIC_MESSAGES = WireFormat(
 # "Token counting is free to use but subject to requests per minute rate limits" (Anthropic's page
 # on token counting): it passes, whatever the setting on unmetered requests says.
 ANTHROPIC_COUNT_TOKENS = KnownPath(
-    name="count_tokens",
+    name="anthropic_count_tokens",
     provider="anthropic",
     ends=("count_tokens",),
     matches=_is_below_messages,
@@ -38,7 +38,7 @@ ANTHROPIC_COUNT_TOKENS = KnownPath(
 # A batch holds up to 100,000 requests whose usage is known a day later and never passes here: what
 # it costs cannot be metered, so it follows the setting.
 ANTHROPIC_BATCHES = KnownPath(
-    name="batches",
+    name="anthropic_batches",
     provider="anthropic",
     ends=("batches",),
     matches=_is_below_messages,
