@@ -21,6 +21,7 @@ from extproc.envoy_io.identity import FromHeader, FromMetadata, IdentitySource
 from extproc.envoy_io.metering import Metering
 from extproc.envoy_io.server import GrpcServer
 from extproc.jobs.reaper import Reaper
+from extproc.providers.registry import load_extensions
 from extproc.providers.tokens import warm_up
 from extproc.settings import HeaderSource, Settings
 from extproc.settings import IdentitySource as SourceSettings
@@ -130,6 +131,7 @@ async def serve(settings: Settings) -> None:
     stop = _stop_on_signals()
     drained = asyncio.Event()
     metrics = Metrics()
+    load_extensions()
     warm_up()
     executor = ThreadPoolExecutor(_COUNTING_THREADS, thread_name_prefix="count")
     database = open_database(settings)

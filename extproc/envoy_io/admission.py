@@ -182,7 +182,7 @@ class Admission:
                     self._policy.scopes,
                     root=service_id,
                     model="" if isinstance(facts, Unmetered) else facts.model,
-                    wire_format="" if isinstance(facts, Unmetered) else facts.wire_format,
+                    wire_format=facts.wire_format,
                     header=attributes.header,
                     metadata=message.metadata_context,
                 )
@@ -249,6 +249,7 @@ class Admission:
                 content_type=attributes.header("content-type"),
                 content_encoding=attributes.header("content-encoding"),
                 limits=self._read_limits,
+                host=attributes.text("request.host") or "",
             )
             return facts, request_hash(asked.path, body)
 
@@ -340,10 +341,10 @@ class Admission:
     async def _unmetered(
         self, asked: _Asked, facts: Unmetered, descriptor: Descriptor
     ) -> pb.ProcessingResponse:
-        """What cannot be counted follows the setting. Even where it may pass, the caller must be a
-        known and enabled service that nothing blocks. Raises RequestError or
+        """What cannot be counted follows the setting, what is free passes. Even then the caller
+        must be a known and enabled service that nothing blocks. Raises RequestError or
         StoreUnavailableError."""
-        allowed = self._policy.allows_unmetered
+        allowed = facts.is_free or self._policy.allows_unmetered
         self._telemetry.unmetered(facts.reason, allowed=allowed)
         if not allowed:
             raise RequestError(

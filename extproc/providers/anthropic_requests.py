@@ -6,6 +6,7 @@ from extproc.providers.counting import ANTHROPIC_IMAGE, Counter
 from extproc.providers.fields import flag, model_of, objects, optional_list, positive_int, wrong
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import DEFAULT_ENCODING
+from extproc.providers.wire_formats import Target
 
 # There is no public tokenizer. o200k_base x 1.15 fits models up to 4.6, x 1.5 the later ones: a
 # start, to be corrected by what the provider reports.
@@ -24,7 +25,7 @@ def factor_percent_for(model: str) -> int:
     return FACTOR_PERCENT
 
 
-def read_messages(body: JsonObject, limits: ReadLimits) -> RequestFacts:
+def read_messages(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /v1/messages``."""
     model = model_of(body)
     stream = flag(body, "stream")

@@ -1,9 +1,6 @@
 """What a request says about itself, as far as a limiter needs it."""
 
 from dataclasses import dataclass
-from typing import Literal
-
-WireFormat = Literal["openai_chat", "openai_completions", "openai_embeddings", "anthropic_messages"]
 
 JsonObject = dict[str, object]
 
@@ -34,10 +31,11 @@ class RequestFacts:
     the format has no output. ``factor_percent`` turns counts of ``encoding`` into the provider's
     tokens (already applied to ``input_tokens``). ``new_body`` is the body that must be forwarded
     instead, when usage was asked for on the client's behalf; then ``hides_usage`` says that the
-    usage event must be taken out of the answer.
+    usage event must be taken out of the answer. ``cap_path`` is where in the body strict mode
+    writes a cap, outermost name first; empty where there is no such field.
     """
 
-    wire_format: WireFormat
+    wire_format: str
     model: str
     stream: bool
     input_tokens: int
@@ -47,10 +45,17 @@ class RequestFacts:
     factor_percent: int = 100
     new_body: bytes | None = None
     hides_usage: bool = False
+    cap_path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Unmetered:
-    """A request whose path we do not know how to meter. ``reason`` is one of few fixed words."""
+    """A request that we do not know how to meter. ``reason`` is one of few fixed words.
+
+    ``wire_format`` is the name of a path that is known all the same, ``is_free`` says that the
+    provider bills nothing for it.
+    """
 
     reason: str
+    wire_format: str = ""
+    is_free: bool = False

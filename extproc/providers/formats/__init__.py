@@ -1,0 +1,34 @@
+"""One file per wire format. Their order is that in which paths with the same end are tried."""
+
+from extproc.providers.formats.anthropic_messages import (
+    ANTHROPIC_BATCHES,
+    ANTHROPIC_COUNT_TOKENS,
+    ANTHROPIC_MESSAGES,
+)
+from extproc.providers.formats.openai_audio import OPENAI_SPEECH, OPENAI_TRANSCRIPTION
+from extproc.providers.formats.openai_chat import OPENAI_CHAT
+from extproc.providers.formats.openai_completions import OPENAI_COMPLETIONS
+from extproc.providers.formats.openai_embeddings import OPENAI_EMBEDDINGS
+from extproc.providers.formats.openai_images import OPENAI_IMAGES
+from extproc.providers.formats.openai_moderations import OPENAI_MODERATIONS
+from extproc.providers.formats.openai_responses import OPENAI_RESPONSES
+from extproc.providers.formats.openai_unmetered import OPENAI_BATCHES, OPENAI_REALTIME
+from extproc.providers.formats.rerank import RERANK
+from extproc.providers.wire_formats import Route
+
+BUILT_IN: tuple[Route, ...] = (
+    OPENAI_CHAT,
+    OPENAI_COMPLETIONS,
+    OPENAI_RESPONSES,
+    OPENAI_EMBEDDINGS,
+    OPENAI_IMAGES,
+    OPENAI_TRANSCRIPTION,
+    OPENAI_SPEECH,
+    OPENAI_MODERATIONS,
+    OPENAI_REALTIME,
+    OPENAI_BATCHES,
+    ANTHROPIC_MESSAGES,
+    ANTHROPIC_COUNT_TOKENS,
+    ANTHROPIC_BATCHES,
+    RERANK,
+)
