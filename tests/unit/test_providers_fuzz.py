@@ -19,11 +19,28 @@ RELAXED = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 PATHS = st.sampled_from(
-    ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"]
+    [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/messages",
+        "/v1beta/models/m:generateContent",
+        "/v1/publishers/anthropic/models/m:rawPredict",
+        "/v1beta/models/m:embedContent",
+        "/v1beta/models/m:batchEmbedContents",
+    ]
 )
 CODINGS = st.sampled_from([None, "gzip", "deflate", "identity", "br"])
 FORMATS = st.sampled_from(
-    ["openai_chat", "openai_completions", "openai_embeddings", "anthropic_messages"]
+    [
+        "openai_chat",
+        "openai_completions",
+        "openai_embeddings",
+        "anthropic_messages",
+        "gemini",
+        "gemini_embeddings",
+        "gemini_openai_chat",
+    ]
 )
 _WORDS = """
 model messages role content type text stream stream_options include_usage max_tokens n
@@ -33,6 +50,12 @@ usage choices delta message message_start message_delta content_block_delta prom
 completion_tokens total_tokens input_tokens output_tokens cache_read_input_tokens
 prompt_tokens_details cached_tokens completion_tokens_details reasoning_tokens error x_groq
 index finish_reason content_block partial_json thinking
+contents content parts inlineData inline_data mimeType data fileData functionCall
+functionResponse generationConfig generation_config maxOutputTokens max_output_tokens
+candidateCount systemInstruction cachedContent requests candidates finishReason usageMetadata
+promptTokenCount candidatesTokenCount thoughtsTokenCount toolUsePromptTokenCount totalTokenCount
+cachedContentTokenCount promptTokensDetails modality tokenCount promptFeedback blockReason
+groundingMetadata webSearchQueries embeddings predictions statistics
 """
 # Words that the readers look for, so that the fuzz reaches behind the first look.
 KEYS = st.sampled_from(_WORDS.split())
@@ -53,7 +76,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     max_leaves=25,
 )
 REQUESTS = st.dictionaries(KEYS, VALUES, max_size=8).map(
-    lambda body: {"model": "gpt-4o", "messages": [], "input": "x"} | body
+    lambda body: {"model": "gpt-4o", "messages": [], "input": "x", "contents": [], "content": {}} | body
 )
 
 
@@ -161,8 +184,25 @@ PLAIN = (
     STREAMS
     | st.binary(max_size=200)
     | VALUES.map(lambda value: json.dumps(value).encode())
+    | EVENTS.map(lambda values: json.dumps(values).encode())
     | st.lists(
-        st.sampled_from([b"data:", b" ", b"{", b"}", b'"usage"', b"\r", b"\n", b":", b"[DONE]"]),
+        st.sampled_from(
+            [
+                b"data:",
+                b" ",
+                b"{",
+                b"}",
+                b'"usage"',
+                b"\r",
+                b"\n",
+                b":",
+                b"[DONE]",
+                b"[",
+                b"]",
+                b'"',
+                b"\\",
+            ]
+        ),
         max_size=40,
     ).map(b"".join)
 )
