@@ -76,7 +76,9 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     max_leaves=25,
 )
 REQUESTS = st.dictionaries(KEYS, VALUES, max_size=8).map(
-    lambda body: {"model": "gpt-4o", "messages": [], "input": "x", "contents": [], "content": {}} | body
+    lambda body: (
+        {"model": "gpt-4o", "messages": [], "input": "x", "contents": [], "content": {}} | body
+    )
 )
 
 
