@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from extproc.providers.json_answer import child, first_positive, token_number
+from extproc.providers.json_answer import token_number
 from extproc.providers.openai_answers import OpenAiAnswer
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.wire_formats import Target, WireFormat
-
-_REPORTED = ("completion_tokens_details", "output_tokens_details")
 
 
 class GoogleOpenAiAnswer(OpenAiAnswer):
@@ -27,10 +25,7 @@ def _with_thoughts(report: JsonObject) -> JsonObject:
         token_number(report.get(name))
         for name in ("prompt_tokens", "completion_tokens", "total_tokens")
     )
-    told = first_positive(
-        *((child(report, name) or {}).get("reasoning_tokens") for name in _REPORTED)
-    )
-    if prompt is None or output is None or total is None or told or total <= prompt + output:
+    if prompt is None or output is None or total is None or total <= prompt + output:
         return report
     thoughts = {"reasoning_tokens": total - prompt - output}
     return report | {"completion_tokens": total - prompt, "output_tokens_details": thoughts}

@@ -6,32 +6,38 @@ prompt and candidates; the total is the sum of those four. Zeros are left out, a
 buffers does. Each chunk of a stream repeats the numbers so far; the last ones count.
 """
 
+from collections.abc import Iterator
+
 from extproc.core.usage import Usage
-from extproc.providers.json_answer import children, first_positive
+from extproc.providers.json_answer import children, first_positive, token_number
 from extproc.providers.requests import JsonObject
 
-# Our word: Google's, and those that gateways and SDKs write in its place.
-_NAMES: dict[str, tuple[str, ...]] = {
-    "prompt": ("promptTokenCount", "prompt_token_count"),
-    "cached": ("cachedContentTokenCount", "cached_content_token_count"),
-    "tool": ("toolUsePromptTokenCount", "tool_use_prompt_token_count"),
-    "candidates": (
-        "candidatesTokenCount",
-        "candidates_token_count",
-        "responseTokenCount",  # the Live API's word
-    ),
-    "thoughts": ("thoughtsTokenCount", "thoughts_token_count"),
-    "total": ("totalTokenCount", "total_token_count"),
+# Google's words, and those that gateways and SDKs write in their place: what we call it.
+_NAMES = {
+    "promptTokenCount": "prompt",
+    "prompt_token_count": "prompt",
+    "cachedContentTokenCount": "cached",
+    "cached_content_token_count": "cached",
+    "toolUsePromptTokenCount": "tool",
+    "tool_use_prompt_token_count": "tool",
+    "candidatesTokenCount": "candidates",
+    "candidates_token_count": "candidates",
+    "responseTokenCount": "candidates",  # the Live API's word
+    "thoughtsTokenCount": "thoughts",
+    "thoughts_token_count": "thoughts",
+    "totalTokenCount": "total",
+    "total_token_count": "total",
 }
-_DETAILS: dict[str, tuple[str, ...]] = {
-    "input": (
-        "promptTokensDetails",
-        "prompt_tokens_details",
-        "promptTokenDetails",  # of embeddings
-        "toolUsePromptTokensDetails",
-        "tool_use_prompt_tokens_details",
-    ),
-    "output": ("candidatesTokensDetails", "candidates_tokens_details", "responseTokensDetails"),
+# Lists of parts by modality: on which side they are.
+_DETAILS = {
+    "promptTokensDetails": "input",
+    "prompt_tokens_details": "input",
+    "promptTokenDetails": "input",  # of embeddings
+    "toolUsePromptTokensDetails": "input",
+    "tool_use_prompt_tokens_details": "input",
+    "candidatesTokensDetails": "output",
+    "candidates_tokens_details": "output",
+    "responseTokensDetails": "output",
 }
 _COUNTED_MODALITIES = ("AUDIO", "IMAGE")
 
@@ -44,13 +50,18 @@ class ReportedUsage:
         self._parts: dict[tuple[str, str], int] = {}
 
     def take(self, report: JsonObject) -> None:
-        for name, keys in _NAMES.items():
-            number = first_positive(*(report.get(key) for key in keys))
-            if number or (number == 0 and name not in self._numbers):
-                self._numbers[name] = number
-        for side, keys in _DETAILS.items():
-            for modality, tokens in _by_modality(report, keys).items():
-                self._parts[side, modality] = tokens
+        parts: dict[tuple[str, str], int] = {}
+        for key, value in report.items():
+            name = _NAMES.get(key)
+            if name is not None:
+                number = token_number(value)
+                if number or (number == 0 and name not in self._numbers):
+                    self._numbers[name] = number
+            elif key in _DETAILS:
+                for modality, tokens in _parts_of(children(report, key)):
+                    at = _DETAILS[key], modality
+                    parts[at] = parts.get(at, 0) + tokens
+        self._parts.update(parts)
 
     @property
     def total(self) -> int | None:
@@ -120,15 +131,12 @@ def _reading(total: int, *, prompt: int, tool: int, seen: int, thoughts: int) ->
     return prompt + tool, seen + thoughts
 
 
-def _by_modality(report: JsonObject, keys: tuple[str, ...]) -> dict[str, int]:
-    tokens: dict[str, int] = {}
-    for key in keys:
-        for entry in children(report, key):
-            modality = entry.get("modality")
-            number = first_positive(entry.get("tokenCount"), entry.get("token_count"))
-            if isinstance(modality, str) and modality in _COUNTED_MODALITIES and number:
-                tokens[modality] = tokens.get(modality, 0) + number
-    return tokens
+def _parts_of(entries: list[JsonObject]) -> Iterator[tuple[str, int]]:
+    for entry in entries:
+        modality = entry.get("modality")
+        number = first_positive(entry.get("tokenCount"), entry.get("token_count"))
+        if isinstance(modality, str) and modality in _COUNTED_MODALITIES and number:
+            yield modality, number
 
 
 def _clipped(part: int | None, whole: int | None) -> int | None:

@@ -14,17 +14,19 @@ MAX_ELEMENT_BYTES = 16 * 1024 * 1024
 # Possessive, so that nothing is kept for going back: a string of escapes costs no memory.
 _STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _BETWEEN = re.compile(rb'["{\]]')
-_INSIDE = re.compile(rb'["{}\[\]]')
+# Whole strings and all that opens or closes nothing. It stops at a string that the chunk cuts,
+# which is then looked at twice.
+_PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _QUOTE, _OPENING, _END = 0x22, b"{[", 0x5D
 
 
 class JsonArrayFramer:
     """Finds the objects in the bytes, wherever they are cut, and keeps only the unfinished one.
 
-    Every byte is looked at once. What stands between the objects is skipped, so white space, nested
-    arrays and several arrays behind one another are read too. ``truncated`` becomes true when an
-    object is larger than ``max_bytes`` or cannot be read. With ``keep_raw`` each chunk comes out
-    first, as an event without a value, because here nothing is ever hidden.
+    No byte is looked at more than twice. What stands between the objects is skipped, so white
+    space, nested arrays and several arrays behind one another are read too. ``truncated`` becomes
+    true when an object is larger than ``max_bytes`` or cannot be read. With ``keep_raw`` each chunk
+    comes out first, as an event without a value, because here nothing is ever hidden.
     """
 
     def __init__(self, keep_raw: bool, *, max_bytes: int = MAX_ELEMENT_BYTES) -> None:  # noqa: FBT001 - the seam's shape
@@ -45,11 +47,16 @@ class JsonArrayFramer:
             if self._in_string:
                 at = self._skip_string(chunk, at)
                 continue
-            found = (_INSIDE if self._depth else _BETWEEN).search(chunk, at)
-            if found is None:
+            if self._depth:
+                plain = _PLAIN.match(chunk, at)
+                assert plain is not None  # it matches the empty string
+                start = plain.end()
+            else:
+                found = _BETWEEN.search(chunk, at)
+                start = len(chunk) if found is None else found.start()
+            if start == len(chunk):
                 break
-            at = found.end()
-            byte = chunk[found.start()]
+            at, byte = start + 1, chunk[start]
             if byte == _QUOTE:
                 self._in_string = True
             elif self._depth:
@@ -60,7 +67,7 @@ class JsonArrayFramer:
             elif byte == _END:
                 events.append(SseEvent(b"", done=True))
             else:
-                self._depth, begin = 1, found.start()
+                self._depth, begin = 1, start
         if self._depth:
             self._keep(chunk[begin:])
             if end:
