@@ -1,6 +1,8 @@
 """What an answer used, as its provider reported it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ class Usage:
     @property
     def is_zero(self) -> bool:
         """True when something was reported and all of it is zero: often a placeholder."""
-        reported = [v for f in fields(self) if (v := getattr(self, f.name)) is not None]
+        reported = [value for value in _values(self) if value is not None]
         return bool(reported) and not any(reported)
 
     def merged(self, later: "Usage") -> "Usage":
@@ -43,8 +45,11 @@ class Usage:
         Nothing is ever added up: providers repeat running totals. A later zero does not overwrite
         an earlier positive value, because gateways send placeholder zeros after real numbers.
         """
-        values: dict[str, int | None] = {}
-        for field in fields(self):
-            mine, other = getattr(self, field.name), getattr(later, field.name)
-            values[field.name] = other if other or mine is None else mine
-        return Usage(**values)
+        both = zip(_NAMES, _values(self), _values(later), strict=True)
+        return Usage(
+            **{name: other if other or mine is None else mine for name, mine, other in both}
+        )
+
+
+_NAMES = tuple(field.name for field in fields(Usage))
+_values: Callable[[Usage], tuple[int | None, ...]] = attrgetter(*_NAMES)

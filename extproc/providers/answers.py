@@ -101,6 +101,7 @@ class AnswerReader:
     @property
     def unread(self) -> bool:
         """True when part of the answer was in an encoding, or of a size, that is not read."""
+        self._read_json()
         is_text_lost = self._json.overflowed and not self._answer.usage.is_known
         is_lost = is_text_lost or self._framer.truncated or self._kind == "binary"
         return is_lost or self._answer.unread or not self.readable

@@ -9,6 +9,9 @@ from extproc.providers.tally import TextTally
 
 _INPUT, _READ, _WRITE = "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"
 _OUTPUT = "output_tokens"
+# What is written to a cache, by how long it is kept there (Anthropic's page on prompt caching).
+_WRITE_5M, _WRITE_1H = "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"
+_SEARCHES = "web_search_requests"
 _TEXT_KEYS = ("text", "thinking", "partial_json")
 
 
@@ -48,6 +51,9 @@ class AnthropicAnswer:
             cached_input_tokens=cached,
             cache_write_tokens=written,
             reasoning_tokens=reasoning,
+            cache_write_5m_tokens=numbers.get(_WRITE_5M),
+            cache_write_1h_tokens=numbers.get(_WRITE_1H),
+            server_tool_calls=numbers.get(_SEARCHES),
         )
 
     def take_event(self, event: SseEvent) -> None:
@@ -105,14 +111,22 @@ class AnthropicAnswer:
     def _take_usage(self, report: JsonObject | None, *, with_output: bool) -> None:
         if report is None:
             return
-        for name in (_INPUT, _READ, _WRITE, _OUTPUT) if with_output else (_INPUT, _READ, _WRITE):
-            number = token_number(report.get(name))
-            # Reports are cumulative, never added; a later zero is a placeholder.
-            if number or (number == 0 and name not in self._numbers):
-                self._numbers[name] = number
+        names = (_INPUT, _READ, _WRITE, _OUTPUT) if with_output else (_INPUT, _READ, _WRITE)
+        self._take_numbers(report, names)
+        self._take_numbers(child(report, "cache_creation"), (_WRITE_5M, _WRITE_1H))
+        self._take_numbers(child(report, "server_tool_use"), (_SEARCHES,))
         details = child(report, "output_tokens_details") or {}
         thinking = token_number(details.get("thinking_tokens"))
         self._reasoning = thinking or self._reasoning
         if with_output and (output := token_number(report.get(_OUTPUT))):
             self.running_output_tokens = output
             self._tally.restart()
+
+    def _take_numbers(self, report: JsonObject | None, names: tuple[str, ...]) -> None:
+        if report is None:
+            return
+        for name in names:
+            number = token_number(report.get(name))
+            # Reports are cumulative, never added; a later zero is a placeholder.
+            if number or (number == 0 and name not in self._numbers):
+                self._numbers[name] = number

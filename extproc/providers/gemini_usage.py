@@ -77,11 +77,13 @@ class ReportedUsage:
     def totals(self) -> tuple[int | None, int | None]:
         """Input and output, by these rules:
 
-        - The four parts add up, unless the total says that thoughts are inside the candidates or
-          the tools' prompt inside the prompt (gateways, previews of 2.5).
-        - A part that is not reported is what the total leaves for it; so are thoughts that were
-          left out although the total has them (previews of 2.5 on Vertex).
-        - More from the cache than the whole prompt was reported beside the prompt.
+        - The four parts add up, unless the total says that thoughts are inside the candidates
+          (seen with previews of 2.5: github.com/BerriAI/litellm/pull/10141) or the tools' prompt
+          inside the prompt.
+        - A part that is not reported is what the total leaves for it. What the total has beyond
+          all parts is output: thoughts are what is left out most often, and the dearest.
+        - More from the cache than the whole prompt was reported beside the prompt, if the total
+          has room for both.
         """
         get = self._numbers.get
         prompt, candidates, total = get("prompt"), get("candidates"), get("total")

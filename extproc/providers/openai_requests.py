@@ -79,13 +79,15 @@ def read_completions(body: JsonObject, limits: ReadLimits, _target: Target) -> R
 
 
 def read_embeddings(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
-    """``POST /v1/embeddings``: input only."""
+    """``POST /v1/embeddings``: input only. vLLM takes a conversation in its place."""
     del limits  # an embedding has neither choices nor a cap
     model = model_of(body)
     encoding = encoding_for(model)
-    _, input_tokens = _texts_or_ids(
-        body.get("input"), "input", Counter(encoding, image_tokens=OPENAI_IMAGE)
-    )
+    counter = Counter(encoding, image_tokens=OPENAI_IMAGE)
+    if body.get("input") is None and body.get("messages") is not None:
+        input_tokens = sum(counter.message(message) for message in objects(body, "messages"))
+    else:
+        _, input_tokens = _texts_or_ids(body.get("input"), "input", counter)
     return RequestFacts(
         wire_format="openai_embeddings",
         model=model,

@@ -15,6 +15,8 @@ from extproc.providers.tally import TextTally
 _INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "input_token_details")
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 
+_TOTALS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
+
 
 class ReportedAnswer:
     """The common part of answers that report usage in OpenAI's words.
@@ -97,11 +99,14 @@ def _part(details: list[JsonObject], name: str, *others: object) -> int | None:
 
 def usage_of(report: JsonObject, *, input_only: bool = False) -> Usage:
     """One usage object, with its totals completed from one another where one is missing."""
-    input_details = _details(report, _INPUT_DETAILS)
-    output_details = _details(report, _OUTPUT_DETAILS)
     prompt = first_positive(report.get("prompt_tokens"), report.get("input_tokens"))
     output = first_positive(report.get("completion_tokens"), report.get("output_tokens"))
     total = token_number(report.get("total_tokens"))
+    if prompt and output and report.keys() == _TOTALS:
+        # vLLM's continuous usage comes with every chunk.
+        return Usage(input_tokens=prompt, output_tokens=output)
+    input_details = _details(report, _INPUT_DETAILS)
+    output_details = _details(report, _OUTPUT_DETAILS)
     # SGLang has the number beside the totals.
     reasoning = _part(output_details, "reasoning_tokens", report.get("reasoning_tokens"))
     if input_only:

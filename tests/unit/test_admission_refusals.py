@@ -149,6 +149,21 @@ async def test_an_unknown_path_follows_the_setting_and_is_counted(allowed: bool,
     assert bench.store.reserved == []
 
 
+async def test_what_is_free_of_charge_passes_whatever_the_setting_says() -> None:
+    bench = Bench(policy=replace(POLICY, allows_unmetered=False))
+    limit = ServiceLimit(service_id="svc", rpm=1, tpm=1)
+    bench.limits.lookups += [LimitLookup(limit, True), LimitLookup(None, False)]
+    reply = await bench.ask(message(ANTHROPIC, path="/v1/messages/count_tokens"))
+    assert reply.WhichOneof("response") == "request_body"
+    assert bench.telemetry.lines[0] == "unmetered anthropic_count_tokens allowed"
+    assert bench.store.reserved == []
+    stranger = await bench.ask(message(ANTHROPIC, path="/v1/messages/count_tokens"))
+    assert stranger.immediate_response.status.code == 403
+    batch = await bench.ask(message(ANTHROPIC, path="/v1/messages/batches"))
+    assert json.loads(batch.immediate_response.body)["type"] == "error"
+    assert "unmetered anthropic_batches refused" in bench.telemetry.lines
+
+
 @pytest.mark.parametrize(
     ("service", "limit", "status"),
     [

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from extproc.core.errors import RequestError
 from extproc.providers.answers import answer_reader
 from extproc.providers.errors_shape import error_body
+from extproc.providers.formats import BUILT_IN
 from extproc.providers.registry import read_request, wire_format_of
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
+from extproc.providers.wire_formats import WireFormat
 
 RELAXED = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -28,20 +30,16 @@ PATHS = st.sampled_from(
         "/v1/publishers/anthropic/models/m:rawPredict",
         "/v1beta/models/m:embedContent",
         "/v1beta/models/m:batchEmbedContents",
+        "/v1/responses",
+        "/v1/images/generations",
+        "/v1/audio/transcriptions",
+        "/v1/audio/speech",
+        "/v1/moderations",
+        "/v1/rerank",
     ]
 )
 CODINGS = st.sampled_from([None, "gzip", "deflate", "identity", "br"])
-FORMATS = st.sampled_from(
-    [
-        "openai_chat",
-        "openai_completions",
-        "openai_embeddings",
-        "anthropic_messages",
-        "gemini",
-        "gemini_embeddings",
-        "gemini_openai_chat",
-    ]
-)
+FORMATS = st.sampled_from([route.name for route in BUILT_IN if isinstance(route, WireFormat)])
 _WORDS = """
 model messages role content type text stream stream_options include_usage max_tokens n
 best_of max_completion_tokens prompt input suffix system tools functions response_format
@@ -56,6 +54,10 @@ candidateCount systemInstruction cachedContent requests candidates finishReason 
 promptTokenCount candidatesTokenCount thoughtsTokenCount toolUsePromptTokenCount totalTokenCount
 cachedContentTokenCount promptTokensDetails modality tokenCount promptFeedback blockReason
 groundingMetadata webSearchQueries embeddings predictions statistics
+instructions max_output_tokens file url documents query results quality size partial_images
+response output item item_id output_index encrypted_content status meta b64_json
+response.output_text.delta response.completed transcript.text.done speech.audio.done
+image_generation.completed server_tool_use cache_creation input_token_details
 """
 # Words that the readers look for, so that the fuzz reaches behind the first look.
 KEYS = st.sampled_from(_WORDS.split())

@@ -80,7 +80,7 @@ GEMINI_OPENAI_IMAGES = variant(
     provider="gemini",
     matches=_below(*_OPENAI_BASE, "images"),
 )
-# "CountTokens: no charge" (both pages on counting, with a quota of requests a minute).
+# Not billed, by the pages on billing (Gemini API) and on counting (Vertex AI).
 GEMINI_COUNT_TOKENS = KnownPath(
     name="gemini_count_tokens",
     provider="gemini",

@@ -4,6 +4,8 @@ After OpenAI's API reference (Audio) and, for what a second of sound costs, its 
 tokens a second.
 """
 
+import struct
+
 from extproc.core.usage import Usage
 from extproc.providers.counting import Counter
 from extproc.providers.fields import flag, model_of, wrong
@@ -20,8 +22,10 @@ from extproc.providers.wire_formats import Target, WireFormat
 TOKENS_PER_SECOND = 10
 # MP3 with 32 kbit/s, the least that speech is sent with: no shorter file holds more sound.
 _LEAST_BYTES_PER_SECOND = 4000
-# Where in a RIFF/WAVE header the bytes a second stand.
-_WAV_BYTE_RATE = slice(28, 32)
+# A RIFF/WAVE header up to its format: tags and sizes, codec, channels, samples a second, bytes a
+# second, bytes a frame, bits a sample. Codec 1 is PCM, 0xFFFE the same with more about channels.
+_WAVE = struct.Struct("<4s4x4s4s4xHHIIHH")
+_PCM = (1, 0xFFFE)
 # Where sound is given by an address its length is not known: a minute.
 _UNKNOWN_SECONDS = 60
 # gpt-4o-mini-tts: 20 tokens a second of speech (0.015 dollars a minute at 12 dollars a million,
@@ -66,10 +70,11 @@ def read_transcription(body: JsonObject, limits: ReadLimits, _target: Target) ->
 def _seconds(file: FormFile) -> int:
     """At most so long is the sound of a file, at least a second."""
     rate = _LEAST_BYTES_PER_SECOND
-    head = bytes(file.data[:64])
-    if head[:4] == b"RIFF" and head[8:12] == b"WAVE" and head[12:16] == b"fmt ":
-        # The header is the client's word; less than the least rate would be a mistake or a lie.
-        rate = max(int.from_bytes(head[_WAV_BYTE_RATE], "little"), rate)
+    if len(file.data) >= _WAVE.size:
+        riff, kind, part, codec, channels, samples, _, _, bits = _WAVE.unpack_from(file.data)
+        if (riff, kind, part) == (b"RIFF", b"WAVE", b"fmt ") and codec in _PCM:
+            # From the fields that a decoder goes by, so a lie is one to the provider too.
+            rate = max(channels * samples * bits // 8, rate)
     return max(1, -(-len(file.data) // rate))
 
 
@@ -104,7 +109,7 @@ class TranscriptionAnswer(ReportedAnswer):
 
     def _take_report(self, value: JsonObject) -> None:
         report = child(value, "usage")
-        if report is not None and report.get("type") != "duration":
+        if report is not None:
             self._take_usage(report)
 
 

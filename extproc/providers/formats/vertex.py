@@ -66,7 +66,7 @@ def _is_below_endpoint(lead: tuple[str, ...]) -> bool:
 
 def read_anthropic(body: JsonObject, limits: ReadLimits, target: Target) -> RequestFacts:
     """Anthropic's messages without a model; the verb says whether to stream, and so may the body
-    (Anthropic's page on Vertex, November 2026)."""
+    (Vertex AI, "Request predictions with Claude models", November 2026)."""
     named = {**body, "model": path_model(target)}
     facts = ANTHROPIC_MESSAGES.read(named, limits, target)
     streams = facts.stream or path_verb(target) == "streamrawpredict"
@@ -117,7 +117,8 @@ VERTEX_OPENAI_EMBEDDINGS = variant(
     provider=_VERTEX,
     matches=_is_openai_embedding,
 )
-# "There is no charge for count-tokens" (Vertex' page on counting for Claude, November 2026).
+# "There is no cost for using the count-tokens endpoint" (Vertex AI, "Count tokens for Claude
+# models", August 2025).
 VERTEX_ANTHROPIC_COUNT_TOKENS = KnownPath(
     name="vertex_anthropic_count_tokens",
     provider=_VERTEX,
