@@ -128,6 +128,7 @@ def test_no_case_without_an_error_is_taken_for_one() -> None:
         "upstream_200_json_error_object",
         "upstream_200_non_json_error_text",
         "openai_sse_http_429_upstream_json_error",
+        "gemini_sse_error_after_first_chunk",
         "responses_sse_failed_with_usage",
     }
 

@@ -26,6 +26,10 @@ PATHS = st.sampled_from(
         "/v1/completions",
         "/v1/embeddings",
         "/v1/messages",
+        "/v1beta/models/m:generateContent",
+        "/v1/publishers/anthropic/models/m:rawPredict",
+        "/v1beta/models/m:embedContent",
+        "/v1beta/models/m:batchEmbedContents",
         "/v1/responses",
         "/v1/images/generations",
         "/v1/audio/transcriptions",
@@ -44,6 +48,12 @@ usage choices delta message message_start message_delta content_block_delta prom
 completion_tokens total_tokens input_tokens output_tokens cache_read_input_tokens
 prompt_tokens_details cached_tokens completion_tokens_details reasoning_tokens error x_groq
 index finish_reason content_block partial_json thinking
+contents content parts inlineData inline_data mimeType data fileData functionCall
+functionResponse generationConfig generation_config maxOutputTokens max_output_tokens
+candidateCount systemInstruction cachedContent requests candidates finishReason usageMetadata
+promptTokenCount candidatesTokenCount thoughtsTokenCount toolUsePromptTokenCount totalTokenCount
+cachedContentTokenCount promptTokensDetails modality tokenCount promptFeedback blockReason
+groundingMetadata webSearchQueries embeddings predictions statistics
 instructions max_output_tokens file url documents query results quality size partial_images
 response output item item_id output_index encrypted_content status meta b64_json
 response.output_text.delta response.completed transcript.text.done speech.audio.done
@@ -68,7 +78,9 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     max_leaves=25,
 )
 REQUESTS = st.dictionaries(KEYS, VALUES, max_size=8).map(
-    lambda body: {"model": "gpt-4o", "messages": [], "input": "x"} | body
+    lambda body: (
+        {"model": "gpt-4o", "messages": [], "input": "x", "contents": [], "content": {}} | body
+    )
 )
 
 
@@ -176,8 +188,25 @@ PLAIN = (
     STREAMS
     | st.binary(max_size=200)
     | VALUES.map(lambda value: json.dumps(value).encode())
+    | EVENTS.map(lambda values: json.dumps(values).encode())
     | st.lists(
-        st.sampled_from([b"data:", b" ", b"{", b"}", b'"usage"', b"\r", b"\n", b":", b"[DONE]"]),
+        st.sampled_from(
+            [
+                b"data:",
+                b" ",
+                b"{",
+                b"}",
+                b'"usage"',
+                b"\r",
+                b"\n",
+                b":",
+                b"[DONE]",
+                b"[",
+                b"]",
+                b'"',
+                b"\\",
+            ]
+        ),
         max_size=40,
     ).map(b"".join)
 )

@@ -5,6 +5,19 @@ from extproc.providers.formats.anthropic_messages import (
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_MESSAGES,
 )
+from extproc.providers.formats.gemini import (
+    GEMINI,
+    GEMINI_BATCHES,
+    GEMINI_CACHES,
+    GEMINI_COUNT_TOKENS,
+    GEMINI_EMBEDDINGS,
+    GEMINI_INTERACTIONS,
+    GEMINI_LIVE,
+    GEMINI_OPENAI_CHAT,
+    GEMINI_OPENAI_EMBEDDINGS,
+    GEMINI_OPENAI_IMAGES,
+    GEMINI_PREDICT,
+)
 from extproc.providers.formats.openai_audio import OPENAI_SPEECH, OPENAI_TRANSCRIPTION
 from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.formats.openai_completions import OPENAI_COMPLETIONS
@@ -14,9 +27,44 @@ from extproc.providers.formats.openai_moderations import OPENAI_MODERATIONS
 from extproc.providers.formats.openai_responses import OPENAI_RESPONSES
 from extproc.providers.formats.openai_unmetered import OPENAI_BATCHES, OPENAI_REALTIME
 from extproc.providers.formats.rerank import RERANK
+from extproc.providers.formats.vertex import (
+    VERTEX_ANTHROPIC,
+    VERTEX_ANTHROPIC_COUNT_TOKENS,
+    VERTEX_EMBEDDINGS,
+    VERTEX_EMBEDDINGS_PREDICT,
+    VERTEX_GEMINI,
+    VERTEX_OPENAI_CHAT,
+    VERTEX_OPENAI_EMBEDDINGS,
+    VERTEX_RAW_PREDICT,
+)
 from extproc.providers.wire_formats import Route
 
+# Google behind OpenAI's API: its paths are OpenAI's with another beginning, so they come first.
+_GOOGLE_OPENAI: tuple[Route, ...] = (
+    GEMINI_OPENAI_CHAT,
+    GEMINI_OPENAI_EMBEDDINGS,
+    GEMINI_OPENAI_IMAGES,
+    VERTEX_OPENAI_CHAT,
+    VERTEX_OPENAI_EMBEDDINGS,
+)
+_GOOGLE: tuple[Route, ...] = (
+    VERTEX_GEMINI,
+    VERTEX_EMBEDDINGS,
+    VERTEX_EMBEDDINGS_PREDICT,
+    VERTEX_ANTHROPIC,
+    VERTEX_ANTHROPIC_COUNT_TOKENS,
+    VERTEX_RAW_PREDICT,
+    GEMINI,
+    GEMINI_EMBEDDINGS,
+    GEMINI_COUNT_TOKENS,
+    GEMINI_BATCHES,
+    GEMINI_CACHES,
+    GEMINI_LIVE,
+    GEMINI_INTERACTIONS,
+    GEMINI_PREDICT,
+)
 BUILT_IN: tuple[Route, ...] = (
+    *_GOOGLE_OPENAI,
     OPENAI_CHAT,
     OPENAI_COMPLETIONS,
     OPENAI_RESPONSES,
@@ -31,4 +79,5 @@ BUILT_IN: tuple[Route, ...] = (
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_BATCHES,
     RERANK,
+    *_GOOGLE,
 )
