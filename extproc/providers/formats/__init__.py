@@ -5,6 +5,7 @@ from extproc.providers.formats.anthropic_messages import (
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_MESSAGES,
 )
+from extproc.providers.formats.bedrock import BEDROCK
 from extproc.providers.formats.openai_audio import OPENAI_SPEECH, OPENAI_TRANSCRIPTION
 from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.formats.openai_completions import OPENAI_COMPLETIONS
@@ -31,4 +32,5 @@ BUILT_IN: tuple[Route, ...] = (
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_BATCHES,
     RERANK,
+    *BEDROCK,
 )
