@@ -208,7 +208,8 @@ class InvokeAnswer:
             return self._openai
         if isinstance(value.get("type"), str) or "input_tokens" in report:
             return self._anthropic
-        return self._nova if child(value, "output") or "inputTokens" in report else self._plain
+        is_nova = child(value, "output") or "Output" in value or "inputTokens" in report
+        return self._nova if is_nova else self._plain
 
     def _take_metrics(self, value: JsonObject) -> None:
         metrics = child(value, _METRICS)

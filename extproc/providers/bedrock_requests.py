@@ -92,7 +92,6 @@ def model_segments(target: Target) -> Path:
 def read_converse(body: JsonObject, limits: ReadLimits, target: Target) -> RequestFacts:
     """``POST /model/MODEL/converse`` and ``converse-stream``."""
     model = _model(target)
-    extra = optional_object(body, _EXTRA) or {}
     counter = BlockCounter(DEFAULT_ENCODING)
     counted = counter.content(optional_list(body, "system"))
     # Not required: the model may be a prompt that AWS keeps.
@@ -102,9 +101,13 @@ def read_converse(body: JsonObject, limits: ReadLimits, target: Target) -> Reque
         counted += counter.message(message)
     variables = optional_object(body, "promptVariables") or {}
     counted += counter.content(list(variables.values()))
-    tools = optional_list(optional_object(body, "toolConfig") or {}, "tools")
+    tool_config = optional_object(body, "toolConfig") or {}
+    tools = optional_list({"toolConfig.tools": tool_config.get("tools")}, "toolConfig.tools")
     counted += counter.json(tools) + counter.json(optional_object(body, "outputConfig"))
-    caps = [_cap(body, _CONVERSE_CAP, limits), *(_cap(extra, path, limits) for path in _CAPS)]
+    caps = [
+        _cap(body, _CONVERSE_CAP, limits),
+        *(_cap(body, (_EXTRA, *path), limits) for path in _CAPS),
+    ]
     stream = target.lowered[-1] == "converse-stream"
     factor = _factor_percent(model)
     return RequestFacts(
