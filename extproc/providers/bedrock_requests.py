@@ -115,7 +115,7 @@ def read_converse(body: JsonObject, limits: ReadLimits, target: Target) -> Reque
         model=model,
         stream=stream,
         input_tokens=-(-counted * factor // 100) + (TOOLS_PROMPT if tools else 0),
-        output_cap_tokens=_largest(caps),
+        output_cap_tokens=cap,
         choices=1,
         encoding=DEFAULT_ENCODING,
         factor_percent=factor,

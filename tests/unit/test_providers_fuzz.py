@@ -16,7 +16,8 @@ from extproc.providers.formats import BUILT_IN
 from extproc.providers.registry import read_request, wire_format_of
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.wire_formats import WireFormat
-from tests.unit.event_streams import chunk, event
+from tests.unit.event_streams import chunk as model_event
+from tests.unit.event_streams import event
 
 RELAXED = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -184,7 +185,7 @@ STREAMS = st.tuples(EVENTS, st.sampled_from(["\n", "\r\n", "\r"])).map(
 )
 BINARY = st.lists(st.tuples(st.sampled_from([0, 1, 2]), KEYS, VALUES), max_size=5).map(
     lambda rows: b"".join(
-        (event(name, value), chunk(value), event(name, value, kind="exception"))[kind]
+        (event(name, value), model_event(value), event(name, value, kind="exception"))[kind]
         for kind, name, value in rows
     )
 )
