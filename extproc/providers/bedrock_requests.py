@@ -104,10 +104,8 @@ def read_converse(body: JsonObject, limits: ReadLimits, target: Target) -> Reque
     tool_config = optional_object(body, "toolConfig") or {}
     tools = optional_list({"toolConfig.tools": tool_config.get("tools")}, "toolConfig.tools")
     counted += counter.json(tools) + counter.json(optional_object(body, "outputConfig"))
-    caps = [
-        _cap(body, _CONVERSE_CAP, limits),
-        *(_cap(body, (_EXTRA, *path), limits) for path in _CAPS),
-    ]
+    paths = [_CONVERSE_CAP, *((_EXTRA, *path) for path in _CAPS)]
+    cap = _largest([_cap(body, path, limits) for path in paths])
     stream = target.lowered[-1] == "converse-stream"
     factor = _factor_percent(model)
     return RequestFacts(
