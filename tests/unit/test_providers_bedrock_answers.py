@@ -79,6 +79,7 @@ def test_the_input_is_the_sum_with_the_cache_and_writes_are_told_by_lifetime() -
         stream({"text": TEXT}) + event("metadata", {"usage": report}), "bedrock_converse_stream"
     )
     assert reader.usage == expected
+    assert reader.complete
 
 
 def test_a_cache_that_is_repeated_is_taken_once() -> None:
