@@ -16,6 +16,8 @@ from extproc.providers.formats import BUILT_IN
 from extproc.providers.registry import read_request, wire_format_of
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.wire_formats import WireFormat
+from tests.unit.event_streams import chunk as model_event
+from tests.unit.event_streams import event
 
 RELAXED = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -36,6 +38,10 @@ PATHS = st.sampled_from(
         "/v1/audio/speech",
         "/v1/moderations",
         "/v1/rerank",
+        "/model/anthropic.claude-3/converse-stream",
+        "/model/anthropic.claude-3/invoke",
+        "/model/amazon.titan-embed-text-v2/invoke",
+        "/model/us.amazon.nova-pro/invoke-with-response-stream",
     ]
 )
 CODINGS = st.sampled_from([None, "gzip", "deflate", "identity", "br"])
@@ -58,6 +64,11 @@ instructions max_output_tokens file url documents query results quality size par
 response output item item_id output_index encrypted_content status meta b64_json
 response.output_text.delta response.completed transcript.text.done speech.audio.done
 image_generation.completed server_tool_use cache_creation input_token_details
+inferenceConfig maxTokens toolConfig toolUse toolResult reasoningContent citationsContent document
+video audio bytes json contentBlockIndex contentBlockDelta contentBlockStart metadata inputTokens
+outputTokens cacheReadInputTokens cacheDetails ttl trace promptRouter inputText outputText
+generation generation_token_count outputs completions meta tokens embedding images anthropic_version
+amazon-bedrock-invocationMetrics inputTokenCount outputTokenCount additionalModelRequestFields
 """
 # Words that the readers look for, so that the fuzz reaches behind the first look.
 KEYS = st.sampled_from(_WORDS.split())
@@ -184,8 +195,15 @@ EVENTS = st.lists(
 STREAMS = st.tuples(EVENTS, st.sampled_from(["\n", "\r\n", "\r"])).map(
     lambda pair: "".join(sse_line(value, pair[1]) for value in pair[0]).encode()
 )
+BINARY = st.lists(st.tuples(st.sampled_from([0, 1, 2]), KEYS, VALUES), max_size=5).map(
+    lambda rows: b"".join(
+        (event(name, value), model_event(value), event(name, value, kind="exception"))[kind]
+        for kind, name, value in rows
+    )
+)
 PLAIN = (
     STREAMS
+    | BINARY
     | st.binary(max_size=200)
     | VALUES.map(lambda value: json.dumps(value).encode())
     | EVENTS.map(lambda values: json.dumps(values).encode())

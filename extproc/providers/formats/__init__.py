@@ -5,6 +5,7 @@ from extproc.providers.formats.anthropic_messages import (
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_MESSAGES,
 )
+from extproc.providers.formats.bedrock import BEDROCK
 from extproc.providers.formats.gemini import (
     GEMINI,
     GEMINI_BATCHES,
@@ -80,4 +81,5 @@ BUILT_IN: tuple[Route, ...] = (
     ANTHROPIC_BATCHES,
     RERANK,
     *_GOOGLE,
+    *BEDROCK,
 )
