@@ -5,6 +5,10 @@ from extproc.providers.formats.anthropic_messages import (
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_MESSAGES,
 )
+from extproc.providers.formats.cohere_chat import COHERE_V1, COHERE_V2
+from extproc.providers.formats.cohere_embed import COHERE_EMBED
+from extproc.providers.formats.cohere_rerank import COHERE_RERANK
+from extproc.providers.formats.ollama import OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_GENERATE
 from extproc.providers.formats.openai_audio import OPENAI_SPEECH, OPENAI_TRANSCRIPTION
 from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.formats.openai_completions import OPENAI_COMPLETIONS
@@ -30,5 +34,12 @@ BUILT_IN: tuple[Route, ...] = (
     ANTHROPIC_MESSAGES,
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_BATCHES,
+    COHERE_RERANK,
     RERANK,
+    COHERE_V2,
+    COHERE_V1,
+    COHERE_EMBED,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
+    OLLAMA_EMBED,
 )
