@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 import time
 from typing import Any
 
@@ -15,7 +16,12 @@ from extproc.providers.content_coding import decode_body, sniff_answer
 from extproc.providers.inflaters import MAX_MEMBERS, Compression, Inflater
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts
-from tests.unit.provider_cases import pack, random_cuts, zstd
+from tests.unit.provider_cases import pack, random_cuts
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 KINDS: dict[Compression, str] = {"gzip": "gzip", "zlib": "deflate", "br": "br", "zstd": "zstd"}
 ANSWER = b'{"choices":[],"usage":{"prompt_tokens":650,"completion_tokens":12}}'

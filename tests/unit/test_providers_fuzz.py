@@ -1,8 +1,6 @@
 """Whatever comes in: requests raise RequestError or nothing, answers raise nothing at all."""
 
-import gzip
 import json
-import zlib
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +14,7 @@ from extproc.providers.formats import BUILT_IN
 from extproc.providers.registry import read_request, wire_format_of
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.wire_formats import WireFormat
+from tests.unit.provider_cases import pack
 
 RELAXED = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -32,9 +31,17 @@ PATHS = st.sampled_from(
         "/v1/audio/speech",
         "/v1/moderations",
         "/v1/rerank",
+        "/v2/rerank",
+        "/v2/chat",
+        "/v1/chat",
+        "/v2/embed",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
     ]
 )
-CODINGS = st.sampled_from([None, "gzip", "deflate", "identity", "br"])
+CODINGS = st.sampled_from([None, "gzip", "deflate", "identity", "br", "zstd", "gzip, br"])
+PACKED = ("gzip", "deflate", "br", "zstd")
 FORMATS = st.sampled_from([route.name for route in BUILT_IN if isinstance(route, WireFormat)])
 _WORDS = """
 model messages role content type text stream stream_options include_usage max_tokens n
@@ -48,6 +55,9 @@ instructions max_output_tokens file url documents query results quality size par
 response output item item_id output_index encrypted_content status meta b64_json
 response.output_text.delta response.completed transcript.text.done speech.audio.done
 image_generation.completed server_tool_use cache_creation input_token_details
+message-start content-start content-delta tool-plan-delta tool-call-delta message-end billed_units
+tokens search_units image_tokens texts images inputs message chat_history event_type stream-end
+text-generation done done_reason load prompt_eval_count eval_count num_predict options embeddings
 """
 # Words that the readers look for, so that the fuzz reaches behind the first look.
 KEYS = st.sampled_from(_WORDS.split())
@@ -111,10 +121,8 @@ def test_bytes_as_request(path: str, body: bytes, coding: str | None) -> None:
 @given(path=PATHS, body=REQUESTS, coding=CODINGS, streams=st.booleans())
 def test_json_as_request(path: str, body: Any, coding: str | None, *, streams: bool) -> None:
     raw = json.dumps(body | {"stream": True} if streams else body).encode()
-    if coding == "gzip":
-        raw = gzip.compress(raw)
-    elif coding == "deflate":
-        raw = zlib.compress(raw)
+    if coding in PACKED:
+        raw = pack(raw, coding)
     check_request(path, raw, coding)
 
 
@@ -180,6 +188,9 @@ PLAIN = (
         st.sampled_from([b"data:", b" ", b"{", b"}", b'"usage"', b"\r", b"\n", b":", b"[DONE]"]),
         max_size=40,
     ).map(b"".join)
+    | st.lists(VALUES, max_size=6).map(
+        lambda values: "\n".join(json.dumps(value) for value in values).encode()
+    )
 )
 MARKS = st.lists(st.integers(min_value=0), max_size=30)
 
@@ -202,14 +213,14 @@ def test_any_answer_gives_the_same_for_every_cut(
     packs: bool,
     hides: bool,
 ) -> None:
-    if packs and coding in ("gzip", "deflate"):
-        body = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
+    if packs and coding in PACKED:
+        body = pack(body, coding)
     whole, facts = read_answer(wire_format, [body], coding, hides=hides)
     pieces, facts_of_pieces = read_answer(wire_format, cut(body, marks), coding, hides=hides)
     single = [body[i : i + 1] for i in range(len(body))] or [b""]
     bytewise, facts_of_bytes = read_answer(wire_format, single, coding, hides=hides)
     assert whole == pieces == bytewise
-    if coding in ("gzip", "deflate") and not packs:
+    if coding in PACKED and not packs:
         return  # how much of spoilt data can be unpacked does depend on the cuts
     assert facts == facts_of_pieces == facts_of_bytes
     if not hides:

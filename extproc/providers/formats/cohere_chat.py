@@ -33,7 +33,7 @@ def read_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestF
         limits,
         wire_format="cohere_v2",
         model=model_of(body),
-        input_tokens=sum(counter.message(message) for message in messages) + _extras(body, counter),
+        input_tokens=sum(_turn(message, counter) for message in messages) + _extras(body, counter),
     )
 
 
@@ -52,7 +52,7 @@ def read_v1_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> Reque
         wire_format="cohere_v1",
         model=model_of(body, default=_V1_MODEL),
         input_tokens=sum(
-            counter.message(turn) if isinstance(turn, dict) else counter.content(turn)
+            _turn(turn, counter) if isinstance(turn, dict) else counter.content(turn)
             for turn in turns
         )
         + counter.json(optional_list(body, "tool_results"))
@@ -60,10 +60,21 @@ def read_v1_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> Reque
     )
 
 
+def _turn(message: JsonObject, counter: Counter) -> int:
+    """A message, which has no type, whose documents are texts, not files."""
+    rest = {key: value for key, value in message.items() if key not in ("type", "content")}
+    content = message.get("content")
+    total = counter.message(rest)
+    for part in content if isinstance(content, list) else [content]:
+        is_document = isinstance(part, dict) and part.get("type") == "document"
+        total += counter.json(part) if is_document else counter.content(part)
+    return total
+
+
 def _extras(body: JsonObject, counter: Counter) -> int:
     return (
         counter.json(optional_list(body, "tools"))
-        + counter.content(optional_list(body, "documents"))
+        + counter.json(optional_list(body, "documents"))
         + counter.json(optional_object(body, "response_format"))
     )
 

@@ -21,6 +21,8 @@ model messages prompt input suffix system template context images stream raw for
 options keep_alive truncate dimensions
 """
 _FIELDS = frozenset(_SPELLED.split())
+# Of a message: what is no plain text, and a key that Ollama does not know but the counter does.
+_APART = ("images", "tool_calls", "type")
 _NO_RUN = ("load", "unload")
 
 
@@ -30,8 +32,9 @@ def read_ollama_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> R
     messages = [] if body.get("messages") is None else objects(body, "messages")
     input_tokens = counter.json(optional_list(body, "tools"))
     for message in messages:
-        rest = {key: value for key, value in message.items() if key != "images"}
+        rest = {key: value for key, value in message.items() if key not in _APART}
         input_tokens += counter.message(rest) + _images(message)
+        input_tokens += counter.json(message.get("tool_calls"))
     return _facts(body, limits, wire_format="ollama_chat", input_tokens=input_tokens)
 
 
