@@ -105,13 +105,17 @@ def test_a_document_that_was_cut_is_there_until_an_object_was_complete() -> None
 
 def test_many_lines_in_one_chunk_take_linear_time() -> None:
     line = json.dumps({"message": {"content": "x"}, "done": False}).encode() + b"\n"
-    times = []
-    for count in (20_000, 40_000):
-        body = line * count
-        started = time.process_time()
-        assert len(values([body])) == count
-        times.append(time.process_time() - started)
-    assert times[1] < 4 * times[0] + 0.05
+
+    def seconds(count: int) -> float:
+        """The best of three, because garbage of other tests may be collected meanwhile."""
+        body, times = line * count, []
+        for _ in range(3):
+            started = time.process_time()
+            assert len(NdjsonParser().feed(body)) == count
+            times.append(time.process_time() - started)
+        return min(times)
+
+    assert seconds(40_000) < 4 * seconds(20_000) + 0.05
 
 
 def test_only_an_object_begins_it() -> None:
