@@ -9,8 +9,10 @@ import codecs
 from typing import Literal
 
 from extproc.core.usage import Usage
-from extproc.providers.content_coding import Inflater, sniff_answer
+from extproc.providers.content_coding import sniff_answer
+from extproc.providers.inflaters import Inflater
 from extproc.providers.json_collector import JsonCollector
+from extproc.providers.ndjson import NdjsonParser
 from extproc.providers.registry import format_named
 from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent, SseParser
@@ -104,6 +106,7 @@ class AnswerReader:
         self._read_json()
         is_text_lost = self._json.overflowed and not self._answer.usage.is_known
         is_lost = is_text_lost or self._framer.truncated or self._kind == "binary"
+        is_lost = is_lost or (self._inflater is not None and self._inflater.lost)
         return is_lost or self._answer.unread or not self.readable
 
     @property
@@ -139,10 +142,14 @@ class AnswerReader:
         self._read_json()
         counted = self._tally.count()
         if self._kind == "json" and self._json_value is None and self._spoken.has_text_output:
-            raw = b"" if self._json.overflowed else self._json.raw()
-            counted = count_tokens(raw.decode("utf-8", "replace"), self._encoding)
+            counted = self._count_cut(b"" if self._json.overflowed else self._json.raw())
+        elif isinstance(self._framer, NdjsonParser):
+            counted += self._count_cut(self._framer.cut_document())
         own = -(-counted * self._factor_percent // 100)
         return self._answer.running_output_tokens + own
+
+    def _count_cut(self, document: bytes) -> int:
+        return count_tokens(document.decode("utf-8", "replace"), self._encoding)
 
     def stop_hiding(self) -> None:
         """With the next chunk, pass on what is held and then everything as it comes: used when the

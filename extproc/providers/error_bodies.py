@@ -84,5 +84,15 @@ def gemini_error(refusal: Refusal) -> dict[str, object]:
     return {"error": {"code": status, "message": refusal.message, "status": word}}
 
 
+def cohere_error(refusal: Refusal) -> dict[str, object]:
+    """A message and nothing else; the SDK chooses its exception by the status."""
+    return {"message": refusal.message}
+
+
+def ollama_error(refusal: Refusal) -> dict[str, object]:
+    """The same under another name."""
+    return {"error": refusal.message}
+
+
 def _by_class(status: int, *, server: str) -> str:
     return server if status >= 500 else "invalid_request_error"

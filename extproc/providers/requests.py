@@ -9,8 +9,8 @@ JsonObject = dict[str, object]
 class ReadLimits:
     """How large a request may be before it is refused unread.
 
-    ``max_decoded_bytes`` bounds the body after gzip or deflate; ``max_depth`` the nesting of its
-    JSON; ``max_choices`` the answers asked for at once; ``max_output_tokens`` the client's own
+    ``max_decoded_bytes`` bounds the body without its content encoding; ``max_depth`` the nesting of
+    its JSON; ``max_choices`` the answers asked for at once; ``max_output_tokens`` the client's own
     cap, so that sums stay exact in Redis (below 2**53). ``strict_cap_tokens`` is written into a
     request that has no cap.
     """

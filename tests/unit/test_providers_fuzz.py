@@ -1,8 +1,6 @@
 """Whatever comes in: requests raise RequestError or nothing, answers raise nothing at all."""
 
-import gzip
 import json
-import zlib
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +16,7 @@ from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.wire_formats import WireFormat
 from tests.unit.event_streams import chunk as model_event
 from tests.unit.event_streams import event
+from tests.unit.provider_cases import pack
 
 RELAXED = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -42,9 +41,17 @@ PATHS = st.sampled_from(
         "/model/anthropic.claude-3/invoke",
         "/model/amazon.titan-embed-text-v2/invoke",
         "/model/us.amazon.nova-pro/invoke-with-response-stream",
+        "/v2/rerank",
+        "/v2/chat",
+        "/v1/chat",
+        "/v2/embed",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
     ]
 )
-CODINGS = st.sampled_from([None, "gzip", "deflate", "identity", "br"])
+CODINGS = st.sampled_from([None, "gzip", "deflate", "identity", "br", "zstd", "gzip, br"])
+PACKED = ("gzip", "deflate", "br", "zstd")
 FORMATS = st.sampled_from([route.name for route in BUILT_IN if isinstance(route, WireFormat)])
 _WORDS = """
 model messages role content type text stream stream_options include_usage max_tokens n
@@ -69,6 +76,9 @@ video audio bytes json contentBlockIndex contentBlockDelta contentBlockStart met
 outputTokens cacheReadInputTokens cacheDetails ttl trace promptRouter inputText outputText
 generation generation_token_count outputs completions meta tokens embedding images anthropic_version
 amazon-bedrock-invocationMetrics inputTokenCount outputTokenCount additionalModelRequestFields
+message-start content-start content-delta tool-plan-delta tool-call-delta message-end billed_units
+tokens search_units image_tokens texts images inputs message chat_history event_type stream-end
+text-generation done done_reason load prompt_eval_count eval_count num_predict options embeddings
 """
 # Words that the readers look for, so that the fuzz reaches behind the first look.
 KEYS = st.sampled_from(_WORDS.split())
@@ -134,10 +144,8 @@ def test_bytes_as_request(path: str, body: bytes, coding: str | None) -> None:
 @given(path=PATHS, body=REQUESTS, coding=CODINGS, streams=st.booleans())
 def test_json_as_request(path: str, body: Any, coding: str | None, *, streams: bool) -> None:
     raw = json.dumps(body | {"stream": True} if streams else body).encode()
-    if coding == "gzip":
-        raw = gzip.compress(raw)
-    elif coding == "deflate":
-        raw = zlib.compress(raw)
+    if coding in PACKED:
+        raw = pack(raw, coding)
     check_request(path, raw, coding)
 
 
@@ -227,6 +235,9 @@ PLAIN = (
         ),
         max_size=40,
     ).map(b"".join)
+    | st.lists(VALUES, max_size=6).map(
+        lambda values: "\n".join(json.dumps(value) for value in values).encode()
+    )
 )
 MARKS = st.lists(st.integers(min_value=0), max_size=30)
 
@@ -249,14 +260,14 @@ def test_any_answer_gives_the_same_for_every_cut(
     packs: bool,
     hides: bool,
 ) -> None:
-    if packs and coding in ("gzip", "deflate"):
-        body = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
+    if packs and coding in PACKED:
+        body = pack(body, coding)
     whole, facts = read_answer(wire_format, [body], coding, hides=hides)
     pieces, facts_of_pieces = read_answer(wire_format, cut(body, marks), coding, hides=hides)
     single = [body[i : i + 1] for i in range(len(body))] or [b""]
     bytewise, facts_of_bytes = read_answer(wire_format, single, coding, hides=hides)
     assert whole == pieces == bytewise
-    if coding in ("gzip", "deflate") and not packs:
+    if coding in PACKED and not packs:
         return  # how much of spoilt data can be unpacked does depend on the cuts
     assert facts == facts_of_pieces == facts_of_bytes
     if not hides:

@@ -309,7 +309,8 @@ def test_rerank_reads_the_query_with_every_document() -> None:
 )
 def test_rerank_answers_report_in_several_ways(report: dict[str, Any]) -> None:
     reader = answer("rerank", {"id": "x", "results": [{"index": 0}], **report})
-    assert reader.usage == Usage(input_tokens=56, output_tokens=0)
+    assert (reader.usage.input_tokens, reader.usage.output_tokens) == (56, 0)
+    assert reader.usage.server_tool_calls == (1 if "search_units" in str(report) else None)
 
 
 def test_embeddings_of_conversations_and_the_model_of_azures_path() -> None:

@@ -7,6 +7,7 @@ import time
 import zlib
 from typing import Any
 
+import brotli
 import pytest
 
 from extproc.core.errors import RequestError
@@ -15,7 +16,7 @@ from extproc.providers.counting import ANTHROPIC_IMAGE, DOCUMENT, OPENAI_IMAGE, 
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.tokens import count_tokens, warm_up
-from tests.unit.provider_cases import RequestCase, request_cases
+from tests.unit.provider_cases import RequestCase, pack, request_cases
 
 CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES = (
     "/v1/chat/completions",
@@ -281,26 +282,37 @@ def test_bodies_at_the_depth_limit_and_with_long_digit_strings_are_read() -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "pack"),
+    ("name", "encode"),
     [
         ("gzip", gzip.compress),
         ("X-GZIP", gzip.compress),
         ("deflate", zlib.compress),
         ("deflate", lambda body: zlib.compress(body)[2:-4]),
         ("identity", bytes),
+        ("identity, GZIP ,", gzip.compress),
+        ("br", brotli.compress),
+        ("zstd", lambda body: pack(body, "zstd")),
     ],
 )
-def test_compressed_requests_are_counted(name: str, pack: Any) -> None:
+def test_compressed_requests_are_counted(name: str, encode: Any) -> None:
     body = json.dumps(chat()).encode()
-    assert read(CHAT, pack(body), content_encoding=name).input_tokens == 9
+    assert read(CHAT, encode(body), content_encoding=name).input_tokens == 9
 
 
 @pytest.mark.parametrize(
     ("name", "body", "status"),
     [
-        ("br", b"{}", 415),
-        ("zstd", b"\x28\xb5\x2f\xfd", 415),
+        ("br", b"{}", 400),
+        ("br", brotli.compress(b'{"a":1}')[:-1], 400),
+        ("br", brotli.compress(b'{"a":1}') + b"x", 400),
+        ("br", brotli.compress(b"[" * 40_000_000, quality=1), 413),
+        ("zstd", b"\x28\xb5\x2f\xfd", 400),
+        ("zstd", b"{}", 400),
+        ("zstd", pack(b'{"a":1}', "zstd")[:-1], 400),
+        ("zstd", pack(b"[" * 40_000_000, "zstd"), 413),
+        ("compress", b"", 415),
         ("gzip, gzip", b"", 415),
+        ("zstd, br", b"", 415),
         ("gzip", b"{}", 400),
         ("gzip", gzip.compress(b'{"a":1}')[:-9], 400),
         ("deflate", b"\xff\xff", 400),

@@ -6,6 +6,9 @@ from extproc.providers.formats.anthropic_messages import (
     ANTHROPIC_MESSAGES,
 )
 from extproc.providers.formats.bedrock import BEDROCK
+from extproc.providers.formats.cohere_chat import COHERE_V1, COHERE_V2
+from extproc.providers.formats.cohere_embed import COHERE_EMBED
+from extproc.providers.formats.cohere_rerank import COHERE_RERANK
 from extproc.providers.formats.gemini import (
     GEMINI,
     GEMINI_BATCHES,
@@ -19,6 +22,7 @@ from extproc.providers.formats.gemini import (
     GEMINI_OPENAI_IMAGES,
     GEMINI_PREDICT,
 )
+from extproc.providers.formats.ollama import OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_GENERATE
 from extproc.providers.formats.openai_audio import OPENAI_SPEECH, OPENAI_TRANSCRIPTION
 from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.formats.openai_completions import OPENAI_COMPLETIONS
@@ -79,7 +83,14 @@ BUILT_IN: tuple[Route, ...] = (
     ANTHROPIC_MESSAGES,
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_BATCHES,
+    COHERE_RERANK,
     RERANK,
     *_GOOGLE,
     *BEDROCK,
+    COHERE_V2,
+    COHERE_V1,
+    COHERE_EMBED,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
+    OLLAMA_EMBED,
 )

@@ -5,9 +5,10 @@ Jina ("query x documents + documents"). Where a server counts the query once, th
 the answer corrects it.
 """
 
+from extproc.core.usage import Usage
 from extproc.providers.counting import Counter
 from extproc.providers.fields import model_of, wrong
-from extproc.providers.json_answer import child
+from extproc.providers.json_answer import child, token_number
 from extproc.providers.openai_answers import OpenAiEmbeddingsAnswer
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
@@ -19,7 +20,7 @@ _DEFAULT_MODEL = "rerank"
 
 
 def read_rerank(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
-    """``POST /v1/rerank`` (also ``/rerank``, ``/v2/rerank``)."""
+    """``POST /v1/rerank`` (also ``/rerank``)."""
     del limits  # there are neither choices nor a cap
     model = model_of(body, default=_DEFAULT_MODEL)
     query = body.get("query")
@@ -56,6 +57,9 @@ class RerankAnswer(OpenAiEmbeddingsAnswer):
                 report = child(meta, name)
                 if report is not None:
                     self._take_usage(report)
+        # Cohere bills by a query with up to 100 documents, not by tokens.
+        units = token_number((child(meta, "billed_units") or {}).get("search_units"))
+        self._usage = self._usage.merged(Usage(server_tool_calls=units))
 
 
 RERANK = WireFormat(
