@@ -21,6 +21,7 @@ from extproc.providers.fields import (
     wrong,
 )
 from extproc.providers.json_answer import child, children
+from extproc.providers.media_rules import image_rule
 from extproc.providers.openai_usage import ReportedAnswer
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
@@ -47,16 +48,16 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
     stream = flag(body, "stream")
     cap = positive_int(body, "max_output_tokens", at_most=limits.max_output_tokens)
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE)
+    counter = Counter(encoding, image_tokens=OPENAI_IMAGE, images=image_rule("openai", model))
     input_tokens = PER_ANSWER + _input(body.get("input"), counter)
     instructions = body.get("instructions")
     if instructions is not None:
         if not isinstance(instructions, str | list):
             raise wrong("instructions", "a string")
-        input_tokens += PER_MESSAGE + _input(instructions, counter)
+        input_tokens += PER_MESSAGE + _input(instructions, counter, "system")
     input_tokens += counter.json(optional_list(body, "tools"))
     text = optional_object(body, "text") or {}
-    input_tokens += counter.json(text.get("format"))
+    input_tokens += counter.json(text.get("format"), "schema")
     prompt = optional_object(body, "prompt") or {}
     input_tokens += counter.content(prompt.get("variables"))
     return RequestFacts(
@@ -68,14 +69,16 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
         choices=1,
         encoding=encoding,
         cap_path=("max_output_tokens",),
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 
-def _input(value: object, counter: Counter) -> int:
+def _input(value: object, counter: Counter, kind: str = "messages") -> int:
     if value is None:
         return 0
     if isinstance(value, str):
-        return PER_MESSAGE + counter.text(value)
+        return PER_MESSAGE + counter.text(value, kind)
     if not isinstance(value, list):
         raise wrong("input", "a string or a list of items")
     total = 0
