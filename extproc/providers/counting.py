@@ -3,6 +3,7 @@
 import json
 import math
 
+from extproc.core.errors import RequestError
 from extproc.providers.media_rules import ImageRule
 from extproc.providers.media_sizes import base64_start, image_size, wav_seconds
 from extproc.providers.requests import JsonObject
@@ -23,6 +24,9 @@ DOCUMENT = 3000
 # 32 kbit/s; base64 is 4/3 of that.
 AUDIO_TOKENS_PER_SECOND = 10
 AUDIO_WAV_BASE64_BYTES_PER_TOKEN, AUDIO_BASE64_BYTES_PER_TOKEN = 2133, 533
+
+# A real request of 16 MB has a tenth of that. Millions of empty messages take seconds to walk.
+MOST_VALUES = 250_000
 
 _IMAGES = frozenset({"image_url", "input_image", "image"})
 _DOCUMENTS = frozenset({"file", "input_file", "document"})
@@ -54,6 +58,7 @@ class Counter:
         self._images = images
         self.parts: dict[str, int] = {}
         self.media_tokens = 0
+        self._values_left = MOST_VALUES
 
     def text(self, value: str, kind: str = "text") -> int:
         return self._took(kind, count_tokens(value, self._encoding), self.media_tokens)
@@ -73,7 +78,8 @@ class Counter:
     def content(self, value: object, kind: str = "text") -> int:
         """Strings, numbers, lists of parts, objects; media by their rules.
 
-        The depth of what is walked was bounded when the body was read.
+        The depth of what is walked was bounded when the body was read. Raises RequestError for
+        more values than any real request has.
         """
         media = self.media_tokens
         return self._took(kind, self._content(value), media)
@@ -100,6 +106,7 @@ class Counter:
         if isinstance(value, str):
             return count_tokens(value, self._encoding)
         if isinstance(value, list):
+            self._walk(value)
             return sum(self._content(item) for item in value)
         if isinstance(value, dict):
             return self._part(value)
@@ -107,7 +114,16 @@ class Counter:
             return 0
         return count_tokens(str(value), self._encoding)
 
+    def _walk(self, values: JsonObject | list[object]) -> None:
+        """Bounds the time of the walk: text is counted fast however long it is, values are not."""
+        self._values_left -= 1 + len(values)
+        if self._values_left < 0:
+            raise RequestError(
+                400, "too_many_values", f"the request has more than {MOST_VALUES} values"
+            )
+
     def _part(self, part: JsonObject) -> int:
+        self._walk(part)
         kind = part.get("type")
         if kind in _IMAGES:
             return self._image(part)

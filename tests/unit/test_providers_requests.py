@@ -248,7 +248,7 @@ def test_null_means_absent() -> None:
         (b'{"max_tokens":%s}' % (b"9" * 31), "invalid_number", "max_tokens"),
         (b'{"max_tokens":-%s}' % (b"9" * 5000), "invalid_number", "max_tokens"),
         (b'{"x":' + b"[" * 100 + b"]" * 100 + b"}", "nested_too_deeply", None),
-        (b'{"x":' + b"[" * 500_000, "nested_too_deeply", None),
+        (b'{"x":' + b"[" * 200_000, "nested_too_deeply", None),
         (b"\xff{}", "invalid_json", None),
         ('{"model":"x"}'.encode("utf-16"), "invalid_json", None),
         (b"", "empty_body", None),
