@@ -112,7 +112,6 @@ def test_the_source_says_what_would_be_charged(capsys: Capsys) -> None:
         "openai_json_cached_exceeds_prompt": "reported",
         "openai_json_gzip_truncated": "counted",
         "anthropic_sse_delta_without_usage_key": "counted",
-        "openai_json_zstd": "reserve",
         "openai_sse_error_first_event_200": "none",
         "openai_sse_http_429_upstream_json_error": "none",
     }
@@ -124,6 +123,13 @@ def test_the_source_says_what_would_be_charged(capsys: Capsys) -> None:
     assert "429" in by_name["openai_sse_http_429_upstream_json_error"]["error"]
     assert by_name["openai_sse_error_first_event_200"]["error"]
     assert by_name["openai_json_cached_exceeds_prompt"]["error"] is None
+
+
+def test_sound_that_tells_no_tokens_leaves_the_reserve(tmp_path: Path, capsys: Capsys) -> None:
+    sound = base64.b64encode(b"\xff\xfb\x90" + bytes(500)).decode()
+    answer = {"path": "/v1/audio/speech", "content_type": "audio/mpeg", "body_b64": sound}
+    _, (line,), _ = run(capsys, "response", write(tmp_path, "speech.json", answer))
+    assert (line["format"], line["source"]) == ("openai_speech", "reserve")
 
 
 def capture(**fields: object) -> dict[str, object]:
