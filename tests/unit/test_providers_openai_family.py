@@ -361,6 +361,28 @@ def test_parts_of_usage_that_only_some_report() -> None:
     assert answer("anthropic_messages", events(start)).response_id == "msg_1"
 
 
+@pytest.mark.parametrize("missing", ["prompt_tokens", "completion_tokens"])
+def test_a_total_completes_what_is_missing(missing: str) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8, missing: None}
+    assert answer("openai_chat", {"usage": usage}).usage == Usage(input_tokens=5, output_tokens=3)
+
+
+def test_a_whole_response_in_one_large_event_is_read() -> None:
+    usage = {"input_tokens": 5, "output_tokens": 3}
+    response = {"status": "completed", "instructions": "x" * 5_000_000, "usage": usage}
+    body = events({"type": "response.completed", "response": response})
+    reader = answer_reader(
+        "openai_responses",
+        content_type=None,
+        content_encoding=None,
+        hides_usage=False,
+        encoding="o200k_base",
+    )
+    for at in range(0, len(body), 65_536):
+        reader.feed(body[at : at + 65_536], end=False)
+    assert reader.usage == Usage(input_tokens=5, output_tokens=3)
+
+
 def test_mistrals_thoughts_are_output() -> None:
     content = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "one two"}]},

@@ -109,7 +109,7 @@ class TranscriptionAnswer(ReportedAnswer):
 
     def _take_report(self, value: JsonObject) -> None:
         report = child(value, "usage")
-        if report is not None and report.get("type") != "duration":
+        if report is not None:
             self._take_usage(report)
 
 
