@@ -36,6 +36,7 @@ class RequestFacts:
     writes a cap, outermost name first; empty where there is no such field.
     ``parts`` is the input by kind (messages, tools, images ...) before the factor, for people;
     ``media_tokens`` are those of it that the factor does not touch.
+    ``hidden_input``: the provider adds what it remembers, so its report says nothing of our count.
     """
 
     wire_format: str
@@ -51,6 +52,7 @@ class RequestFacts:
     cap_path: tuple[str, ...] = ()
     parts: Mapping[str, int] = field(default_factory=dict, compare=False)
     media_tokens: int = 0
+    hidden_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)

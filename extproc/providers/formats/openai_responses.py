@@ -35,6 +35,8 @@ from extproc.providers.wire_formats import Target, WireFormat
 _SEALED_CHARS_PER_TOKEN = 6
 # Marks of an item, never text of the prompt.
 _MARKS = frozenset({"id", "call_id", "status", "encrypted_content", "type"})
+# What brings in text that stands with the provider.
+_REMEMBERED = ("previous_response_id", "conversation", "prompt")
 _PICTURES = frozenset({"image_generation_call", "computer_call_output"})
 # Items of the output that are calls of the provider's own tools, billed by the call.
 _SERVER_TOOLS = frozenset({"web_search_call", "file_search_call", "x_search_call"})
@@ -71,6 +73,7 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
         cap_path=("max_output_tokens",),
         parts=counter.parts,
         media_tokens=counter.media_tokens,
+        hidden_input=any(body.get(name) for name in _REMEMBERED),
     )
 
 
