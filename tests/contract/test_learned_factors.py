@@ -13,8 +13,6 @@ from extproc.jobs.factor_exchange import FactorExchange
 from extproc.stores.client import RedisClient, open_client
 from extproc.stores.factor_store import RedisFactorStore
 
-# What redis-py takes.
-Word = bytes | bytearray | memoryview[int] | str | int | float
 KEY = "factors:input"
 GPT = ("openai", "gpt-4o")
 
@@ -65,7 +63,7 @@ async def test_two_workers_come_to_one_factor(client: RedisClient) -> None:
 async def test_what_is_not_ours_is_skipped_and_the_oldest_go(
     client: RedisClient, redis_client: redis.Redis
 ) -> None:
-    odd: dict[Word, Word] = {
+    odd: dict[str, str] = {
         "x": "1",
         "openai|a": "",
         "openai|b": "9999:5",
@@ -73,8 +71,9 @@ async def test_what_is_not_ours_is_skipped_and_the_oldest_go(
         "|": "1500:1",
     }
     odd |= {"openai|d": "1500:" + "9" * 500, "openai|ü": "1500:99999999999", "openai|e": "x:1"}
-    many: dict[Word, Word] = {f"openai|m{at}": f"1100:{at}" for at in range(MAX_MODELS + 40)}
-    redis_client.hset(KEY, mapping={**odd, **many})
+    many: dict[str, str] = {f"openai|m{at}": f"1100:{at}" for at in range(MAX_MODELS + 40)}
+    for field, value in (odd | many).items():
+        redis_client.hset(KEY, field, value)
     learned = LearnedFactors()
     await exchange(learned, client, Metrics()).exchange()
     assert learned.permille("openai", f"m{MAX_MODELS + 39}") == 1100
