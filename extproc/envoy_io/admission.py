@@ -18,6 +18,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from extproc.core.errors import RequestError, StoreUnavailableError
 from extproc.core.handles import Handle
 from extproc.core.ids import new_reservation_id, reservation_id_of
+from extproc.core.learned_factors import LearnedFactors
 from extproc.core.outcomes import release
 from extproc.core.policies import Descriptor, Scope
 from extproc.core.ports import LimitSource, Telemetry
@@ -49,15 +50,14 @@ from extproc.envoy_io.replies import (
     CONTINUE_REQUEST_TRAILERS,
     admitted_reply,
 )
+from extproc.providers.input_correction import corrected_input
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 
 log = logging.getLogger("tokenweir.admission")
 
-_MAX_TEXT = 128
-_MAX_PATH_TEXT = 100
-# Status of a body in an encoding that we do not decode.
-_UNREADABLE = 415
+_MAX_TEXT, _MAX_PATH_TEXT = 128, 100
+_UNREADABLE = 415  # status of a body in an encoding that we do not decode
 # Answers to messages that our include does not ask for; the kind of an answer must be the kind of
 # its message, or Envoy drops the stream.
 _OTHER_KINDS = {
@@ -94,8 +94,7 @@ class _Asked:
     request_id: str
     reservation_id: str
     service_id: str = ""
-    # A digest of the client's own key, empty without one.
-    idempotency_key: str = ""
+    idempotency_key: str = ""  # a digest of the client's own key, empty without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +117,7 @@ class Admission:
         settler: Settler,
         telemetry: Telemetry,
         executor: Executor,
+        learned: LearnedFactors | None = None,
     ) -> None:
         self._policy = policy
         self._reserver = reserver
@@ -125,6 +125,7 @@ class Admission:
         self._settler = settler
         self._telemetry = telemetry
         self._executor = executor
+        self._learned = learned
         self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
         self._read_limits = ReadLimits(
             max_decoded_bytes=policy.max_body_bytes, strict_cap_tokens=policy.strict_cap_tokens
@@ -269,16 +270,18 @@ class Admission:
         self, asked: _Asked, facts: RequestFacts, body_hash: str, descriptor: Descriptor
     ) -> tuple[Handle, Verdict]:
         """Ask for the reservation; if that is interrupted, give back what may have been taken."""
+        input_tokens, permille = corrected_input(self._learned, facts)
         handle = Handle(
             reservation_id=asked.reservation_id,
             root=asked.service_id,
             wire_format=facts.wire_format,
             model=facts.model[:_MAX_TEXT].encode("utf-8", "replace").decode(),
-            input_tokens=facts.input_tokens,
+            input_tokens=input_tokens,
             reserved_tokens=0,
             encoding=facts.encoding,
             hides_usage=facts.hides_usage,
             factor_percent=facts.factor_percent,
+            learned_permille=permille,
             request_id=asked.request_id,
         )
         known_price = self._policy.prices.of(facts.model)
@@ -286,7 +289,7 @@ class Admission:
         request = ReserveRequest(
             reservation_id=handle.reservation_id,
             root=handle.root,
-            input_tokens=facts.input_tokens,
+            input_tokens=input_tokens,
             output_cap_tokens=facts.output_cap_tokens,
             default_output_tokens=self._policy.default_output_tokens,
             deadline_ms=self._policy.deadline_ms,

@@ -10,6 +10,7 @@ from extproc.providers.fields import (
     positive_int,
     wrong,
 )
+from extproc.providers.media_rules import image_rule
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import encoding_for
 from extproc.providers.wire_formats import Target
@@ -32,10 +33,10 @@ def read_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestF
     functions = optional_list(body, "functions")
     response_format = optional_object(body, "response_format")
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE)
+    counter = Counter(encoding, image_tokens=OPENAI_IMAGE, images=image_rule("openai", model))
     input_tokens = PER_ANSWER + sum(counter.message(message) for message in messages)
-    for schema in (tools, functions, response_format):
-        input_tokens += counter.json(schema)
+    input_tokens += counter.json(tools) + counter.json(functions)
+    input_tokens += counter.json(response_format, "schema")
     return RequestFacts(
         wire_format="openai_chat",
         model=model,
@@ -45,6 +46,8 @@ def read_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestF
         choices=choices,
         encoding=encoding,
         cap_path=("max_completion_tokens",),
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 
@@ -75,6 +78,7 @@ def read_completions(body: JsonObject, limits: ReadLimits, _target: Target) -> R
         choices=choices,
         encoding=encoding,
         cap_path=("max_tokens",),
+        parts=counter.parts,
     )
 
 
@@ -96,6 +100,7 @@ def read_embeddings(body: JsonObject, limits: ReadLimits, _target: Target) -> Re
         output_cap_tokens=0,
         choices=1,
         encoding=encoding,
+        parts=counter.parts,
     )
 
 

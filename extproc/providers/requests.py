@@ -1,6 +1,7 @@
 """What a request says about itself, as far as a limiter needs it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 JsonObject = dict[str, object]
 
@@ -33,6 +34,9 @@ class RequestFacts:
     instead, when usage was asked for on the client's behalf; then ``hides_usage`` says that the
     usage event must be taken out of the answer. ``cap_path`` is where in the body strict mode
     writes a cap, outermost name first; empty where there is no such field.
+    ``parts`` is the input by kind (messages, tools, images ...) before the factor, for people;
+    ``media_tokens`` are those of it that the factor does not touch.
+    ``hidden_input``: the provider adds what it remembers, so its report says nothing of our count.
     """
 
     wire_format: str
@@ -46,6 +50,9 @@ class RequestFacts:
     new_body: bytes | None = None
     hides_usage: bool = False
     cap_path: tuple[str, ...] = ()
+    parts: Mapping[str, int] = field(default_factory=dict, compare=False)
+    media_tokens: int = 0
+    hidden_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,8 @@ def test_anthropic_counts_system_tools_results_and_pictures() -> None:
     assert cost(messages=result) == scaled(count_tokens(text) + 4)
     source = {"type": "base64", "data": "A" * 1_000_000, "media_type": "image/png"}
     picture = [{"role": "user", "content": [{"type": "image", "source": source}]}]
-    assert cost(messages=picture) == scaled(ANTHROPIC_IMAGE + 4)
+    # The factor is one between tokenizers; a picture is not text.
+    assert cost(messages=picture) == scaled(4) + ANTHROPIC_IMAGE
 
 
 def test_anthropic_factor_follows_the_model() -> None:
@@ -248,7 +249,7 @@ def test_null_means_absent() -> None:
         (b'{"max_tokens":%s}' % (b"9" * 31), "invalid_number", "max_tokens"),
         (b'{"max_tokens":-%s}' % (b"9" * 5000), "invalid_number", "max_tokens"),
         (b'{"x":' + b"[" * 100 + b"]" * 100 + b"}", "nested_too_deeply", None),
-        (b'{"x":' + b"[" * 500_000, "nested_too_deeply", None),
+        (b'{"x":' + b"[" * 200_000, "nested_too_deeply", None),
         (b"\xff{}", "invalid_json", None),
         ('{"model":"x"}'.encode("utf-16"), "invalid_json", None),
         (b"", "empty_body", None),

@@ -23,14 +23,17 @@ def read_moderations(body: JsonObject, limits: ReadLimits, _target: Target) -> R
     if not isinstance(value, str | list):
         raise wrong("input", "a string or a list")
     encoding = encoding_for(model)
+    counter = Counter(encoding, image_tokens=OPENAI_IMAGE)
     return RequestFacts(
         wire_format="openai_moderations",
         model=model,
         stream=False,
-        input_tokens=Counter(encoding, image_tokens=OPENAI_IMAGE).content(value),
+        input_tokens=counter.content(value),
         output_cap_tokens=0,
         choices=1,
         encoding=encoding,
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 

@@ -21,6 +21,7 @@ from extproc.providers.fields import (
     wrong,
 )
 from extproc.providers.json_answer import child, children
+from extproc.providers.media_rules import image_rule
 from extproc.providers.openai_usage import ReportedAnswer
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
@@ -34,6 +35,8 @@ from extproc.providers.wire_formats import Target, WireFormat
 _SEALED_CHARS_PER_TOKEN = 6
 # Marks of an item, never text of the prompt.
 _MARKS = frozenset({"id", "call_id", "status", "encrypted_content", "type"})
+# What brings in text that stands with the provider.
+_REMEMBERED = ("previous_response_id", "conversation", "prompt")
 _PICTURES = frozenset({"image_generation_call", "computer_call_output"})
 # Items of the output that are calls of the provider's own tools, billed by the call.
 _SERVER_TOOLS = frozenset({"web_search_call", "file_search_call", "x_search_call"})
@@ -47,16 +50,16 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
     stream = flag(body, "stream")
     cap = positive_int(body, "max_output_tokens", at_most=limits.max_output_tokens)
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE)
+    counter = Counter(encoding, image_tokens=OPENAI_IMAGE, images=image_rule("openai", model))
     input_tokens = PER_ANSWER + _input(body.get("input"), counter)
     instructions = body.get("instructions")
     if instructions is not None:
         if not isinstance(instructions, str | list):
             raise wrong("instructions", "a string")
-        input_tokens += PER_MESSAGE + _input(instructions, counter)
+        input_tokens += PER_MESSAGE + _input(instructions, counter, "system")
     input_tokens += counter.json(optional_list(body, "tools"))
     text = optional_object(body, "text") or {}
-    input_tokens += counter.json(text.get("format"))
+    input_tokens += counter.json(text.get("format"), "schema")
     prompt = optional_object(body, "prompt") or {}
     input_tokens += counter.content(prompt.get("variables"))
     return RequestFacts(
@@ -68,14 +71,17 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
         choices=1,
         encoding=encoding,
         cap_path=("max_output_tokens",),
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
+        hidden_input=any(body.get(name) for name in _REMEMBERED),
     )
 
 
-def _input(value: object, counter: Counter) -> int:
+def _input(value: object, counter: Counter, kind: str = "messages") -> int:
     if value is None:
         return 0
     if isinstance(value, str):
-        return PER_MESSAGE + counter.text(value)
+        return PER_MESSAGE + counter.text(value, kind)
     if not isinstance(value, list):
         raise wrong("input", "a string or a list of items")
     total = 0

@@ -41,6 +41,7 @@ def read_rerank(body: JsonObject, limits: ReadLimits, _target: Target) -> Reques
         output_cap_tokens=0,
         choices=1,
         encoding=encoding,
+        parts=counter.parts,
     )
 
 
