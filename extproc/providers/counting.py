@@ -32,6 +32,7 @@ _IMAGES = frozenset({"image_url", "input_image", "image"})
 _DOCUMENTS = frozenset({"file", "input_file", "document"})
 # Never billed as text: marks, signatures, encrypted thoughts.
 _UNBILLED_KEYS = frozenset({"cache_control", "signature", "tool_call_id", "tool_use_id", "id"})
+_UNBILLED_PART_KEYS = _UNBILLED_KEYS | {"type"}
 
 
 def compact(value: object) -> str:
@@ -59,6 +60,7 @@ class Counter:
         self.parts: dict[str, int] = {}
         self.media_tokens = 0
         self._values_left = MOST_VALUES
+        self._is_inside = False  # of a message or content: what subclasses count there has a kind
 
     def text(self, value: str, kind: str = "text") -> int:
         return self._took(kind, count_tokens(value, self._encoding), self.media_tokens)
@@ -70,7 +72,9 @@ class Counter:
     def message(self, message: JsonObject) -> int:
         """One message: every value in it, and what a message itself costs."""
         media = self.media_tokens
+        self._is_inside = True
         total = PER_MESSAGE + (PER_NAME if message.get("name") else 0) + self._content(message)
+        self._is_inside = False
         role = message.get("role")
         is_system = role in ("system", "developer")
         return self._took("system" if is_system else "messages", total, media)
@@ -81,8 +85,13 @@ class Counter:
         The depth of what is walked was bounded when the body was read. Raises RequestError for
         more values than any real request has.
         """
+        if self._is_inside:
+            return self._content(value)
         media = self.media_tokens
-        return self._took(kind, self._content(value), media)
+        self._is_inside = True
+        total = self._content(value)
+        self._is_inside = False
+        return self._took(kind, total, media)
 
     def scaled(self, counted: int, factor_percent: int) -> int:
         """``counted`` times a factor between tokenizers, rounded up; media stay as they are."""
@@ -90,7 +99,7 @@ class Counter:
 
     def _took(self, kind: str, total: int, media_before: int) -> int:
         own = total - (self.media_tokens - media_before)
-        if own:
+        if own and not self._is_inside:
             self.parts[kind] = self.parts.get(kind, 0) + own
         return total
 
@@ -107,7 +116,10 @@ class Counter:
             return count_tokens(value, self._encoding)
         if isinstance(value, list):
             self._walk(value)
-            return sum(self._content(item) for item in value)
+            total = 0
+            for item in value:
+                total += self._content(item)
+            return total
         if isinstance(value, dict):
             return self._part(value)
         if value is None or isinstance(value, bool):
@@ -125,6 +137,8 @@ class Counter:
     def _part(self, part: JsonObject) -> int:
         self._walk(part)
         kind = part.get("type")
+        if not isinstance(kind, str):  # a list would not even be hashable
+            kind = None
         if kind in _IMAGES:
             return self._image(part)
         if kind in _DOCUMENTS:
@@ -136,8 +150,16 @@ class Counter:
         if kind == "tool_use":
             return self._content(part.get("name")) + self._json(part.get("input"))
         # The type of a part, where it is only a marker, is not text of the prompt.
-        skipped = _UNBILLED_KEYS | {"type"} if isinstance(kind, str) else _UNBILLED_KEYS
-        return sum(self._content(item) for key, item in part.items() if key not in skipped)
+        skipped = _UNBILLED_KEYS if kind is None else _UNBILLED_PART_KEYS
+        total = 0
+        for key, item in part.items():
+            if key not in skipped:
+                total += (
+                    count_tokens(item, self._encoding)
+                    if isinstance(item, str)
+                    else self._content(item)
+                )
+        return total
 
     def _image(self, part: JsonObject) -> int:
         source = part.get("image_url")

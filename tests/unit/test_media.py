@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from extproc.providers.counting import DOCUMENT
+from extproc.providers.counting import DOCUMENT, Counter
 from extproc.providers.media_rules import image_rule
 from extproc.providers.media_sizes import base64_start, image_size, wav_seconds
 from extproc.providers.registry import read_request
-from extproc.providers.requests import ReadLimits, RequestFacts
+from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 
 
 def png(width: int, height: int, *, filling: int = 0) -> bytes:
@@ -266,3 +266,16 @@ def test_the_parts_of_a_request_by_kind() -> None:
     assert set(facts.parts) == {"system", "messages", "documents", "tools", "schema"}
     assert facts.parts["documents"] == DOCUMENT
     assert facts.input_tokens == sum(facts.parts.values()) + 3
+
+
+def test_what_a_subclass_counts_inside_a_message_is_of_that_message_once() -> None:
+    class Blocks(Counter):
+        def _part(self, part: JsonObject) -> int:
+            if "tool" in part:
+                return self.content(part["tool"]) + self.json({"a": 1}) + self.text("more")
+            return super()._part(part)
+
+    counter = Blocks("o200k_base", image_tokens=0)
+    total = counter.message({"content": [{"tool": "some words"}]}) + counter.json([1])
+    assert sum(counter.parts.values()) == total
+    assert set(counter.parts) == {"messages", "tools"}

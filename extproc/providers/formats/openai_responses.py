@@ -37,11 +37,12 @@ _SEALED_CHARS_PER_TOKEN = 6
 _MARKS = frozenset({"id", "call_id", "status", "encrypted_content", "type"})
 # What brings in text that stands with the provider.
 _REMEMBERED = ("previous_response_id", "conversation", "prompt")
-_PICTURES = frozenset({"image_generation_call", "computer_call_output"})
+# Tuples, because what is looked for in them may be of any type, also one that has no hash.
+_PICTURES = ("image_generation_call", "computer_call_output")
 # Items of the output that are calls of the provider's own tools, billed by the call.
-_SERVER_TOOLS = frozenset({"web_search_call", "file_search_call", "x_search_call"})
-_TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
-_UNDER_WAY = frozenset({"queued", "in_progress"})
+_SERVER_TOOLS = ("web_search_call", "file_search_call", "x_search_call")
+_TERMINAL = ("completed", "incomplete", "failed", "cancelled")
+_UNDER_WAY = ("queued", "in_progress")
 
 
 def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
