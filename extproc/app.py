@@ -12,7 +12,6 @@ from extproc.control.metrics import Metrics, start_metrics_server
 from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
 from extproc.core.learned_factors import LearnedFactors
-from extproc.core.price_list import Price, PriceList
 from extproc.core.renewals import Renewals
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
@@ -50,19 +49,6 @@ def _sources(sources: Iterable[SourceSettings]) -> list[IdentitySource]:
     ]
 
 
-def _prices(settings: Settings) -> PriceList:
-    return PriceList(
-        tuple(
-            Price(
-                model=price.model,
-                input_micros=price.input_micros,
-                output_micros=price.output_micros,
-            )
-            for price in settings.prices
-        )
-    )
-
-
 def _estimate(settings: Settings) -> EstimatePlan:
     admission = settings.admission
     is_strict = admission.estimate == "strict"
@@ -79,7 +65,7 @@ def _policy(settings: Settings) -> AdmissionPolicy:
     return AdmissionPolicy(
         identity=_sources(settings.identity.sources),
         scopes={scope: _sources(sources) for scope, sources in settings.identity.scopes.items()},
-        prices=_prices(settings),
+        prices=settings.price_list(),
         default_output_tokens=settings.admission.default_output_tokens,
         deadline_ms=round(settings.reaper.deadline_seconds * 1000),
         timeout_seconds=settings.admission.timeout_ms / 1000,
@@ -117,21 +103,26 @@ def open_database(settings: Settings) -> Database:
     )
 
 
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
+def _stop_on_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Set by the first signal, and by the second."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def signalled() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
+        loop.add_signal_handler(number, signalled)
+    return stop, hurry
 
 
 async def serve(settings: Settings) -> None:
     """Run the three conversations until SIGTERM or SIGINT.
 
-    Order of the end: health says NOT_SERVING, new streams are refused, those under way finish
-    within the grace, settlements are flushed, stores close.
+    Order of the end: health says NOT_SERVING, after the drain (a second signal ends it) new streams
+    are refused, those under way finish within the grace, settlements are flushed, stores close.
     """
-    stop = _stop_on_signals()
+    stop, hurry = _stop_on_signals()
     drained = asyncio.Event()
     metrics = Metrics()
     load_extensions()
@@ -196,6 +187,7 @@ async def serve(settings: Settings) -> None:
         gc.freeze()
         await stop.wait()
         log.info("stopping", extra={"settlements_under_way": settler.pending})
+        await server.drain(settings.server.drain_seconds, hurry=hurry)
         grace = settings.server.shutdown_grace_seconds
         await server.stop(grace_seconds=grace, on_drained=drained.set)
         left = await settler.flush(timeout_seconds=max(grace, 1.0))
@@ -206,6 +198,7 @@ async def serve(settings: Settings) -> None:
         if exchange is not None:
             await exchange.stop()
         await limits.close()
+        await store.close()
         await redis.close()
         await database.close()
         executor.shutdown(wait=False, cancel_futures=True)
@@ -213,7 +206,7 @@ async def serve(settings: Settings) -> None:
 
 async def work(settings: Settings) -> None:
     """Run the reaper until SIGTERM or SIGINT. Any number of these may run at once."""
-    stop = _stop_on_signals()
+    stop, _ = _stop_on_signals()
     metrics = Metrics()
     redis = open_redis(settings)
     reaper = Reaper(
@@ -253,15 +246,24 @@ async def _announce_readiness(
     """SERVING once Redis has answered and holds the scripts; a later outage is answered with 503s,
     which tell a client more than a refused connection."""
     said = False
-    while not stop.is_set():
-        try:
-            await store.ping()
-        except StoreUnavailableError as error:
-            if not said:
-                log.error("waiting for redis", extra={"reason": str(error)})
-                said = True
-            await asyncio.sleep(_READY_PAUSE_SECONDS)
-            continue
-        await server.serving(up=True)
-        log.info("ready")
-        return
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            ping = asyncio.create_task(store.ping())
+            await asyncio.wait((ping, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not ping.done():
+                ping.cancel()
+                return
+            try:
+                ping.result()
+            except StoreUnavailableError as error:
+                if not said:
+                    log.error("waiting for redis", extra={"reason": str(error)})
+                    said = True
+                await asyncio.wait((stopping,), timeout=_READY_PAUSE_SECONDS)
+                continue
+            await server.serving(up=True)
+            log.info("ready")
+            return
+    finally:
+        stopping.cancel()

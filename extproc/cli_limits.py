@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 from extproc.cli_policies import VERBS, print_bad, run_policies_command
@@ -35,7 +36,10 @@ async def run_limits_command(args: argparse.Namespace, settings: Settings) -> in
     admin = LimitAdmin(redis, LimitTable(database))
     try:
         if args.verb in VERBS:
-            return await run_policies_command(args, PolicyAdmin(redis, PolicyTable(database)))
+            admin_of_policies = PolicyAdmin(redis, PolicyTable(database))
+            return await run_policies_command(
+                args, admin_of_policies, sources=settings.identity.scopes
+            )
         if args.verb == "list":
             _print_table(await admin.list())
             print_bad(await admin.bad())
@@ -43,7 +47,7 @@ async def run_limits_command(args: argparse.Namespace, settings: Settings) -> in
         if args.verb == "set":
             return await _set(admin, args, rpm=args.rpm, tpm=args.tpm)
         if args.verb == "delete":
-            return await _delete(admin, args.service)
+            return await _delete(admin, PolicyTable(database), args.service)
         found = await admin.get(args.service)
         if found is not None and args.verb in ("enable", "disable"):
             return await _set(admin, args, enabled=args.verb == "enable")
@@ -61,10 +65,17 @@ async def _set(admin: LimitAdmin, args: argparse.Namespace, **change: Any) -> in
     return _print_one(limit, args.service)
 
 
-async def _delete(admin: LimitAdmin, service: str) -> int:
+async def _delete(admin: LimitAdmin, policies: PolicyTable, service: str) -> int:
     if not await admin.delete(service):
         return _print_one(None, service)
-    print(f"deleted {service}")
+    now = datetime.now(UTC)
+    found = (await policies.all(service)).policies
+    own = sorted(each.name for each in found if each.root == service and each.is_in_force(now))
+    if own:
+        print(f"deleted the rpm, tpm and status of {service}")
+        print(f"{service} is still let in: it has policies of its own ({', '.join(own)})")
+    else:
+        print(f"deleted {service}: its requests are refused as unknown")
     return 0
 
 

@@ -7,7 +7,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from extproc.cli_explain_texts import shown
 from extproc.core.errors import SettingsError
+from extproc.core.explain import Unreadable
 from extproc.core.ids import is_valid_id
 from extproc.core.reviews import Answer, Resolution, Review, decision
 from extproc.settings import Settings
@@ -78,7 +80,7 @@ def _decision(args: argparse.Namespace) -> Any:
         raise SettingsError("reviews resolve", str(error)) from error
 
 
-def _print(reviews: list[Review], *, as_json: bool) -> None:
+def _print(reviews: list[Review | Unreadable], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([asdict(review) for review in reviews], default=_plain, indent=2))
         return
@@ -87,14 +89,16 @@ def _print(reviews: list[Review], *, as_json: bool) -> None:
         return
     rows = [("root", "reservation", "since", "charged", "of it input", "model", "request")]
     rows += [
-        (
+        (one.root, shown(one.reservation_id), "cannot be read", "-", "-", "-", "-")
+        if isinstance(one, Unreadable)
+        else (
             one.root,
-            one.reservation_id,
+            shown(one.reservation_id),
             _time(one.since),
             str(one.charged_tokens),
             str(one.input_tokens),
-            _shown(one.model) or "-",
-            _shown(one.request_id) or "-",
+            shown(one.model) or "-",
+            shown(one.request_id) or "-",
         )
         for one in reviews
     ]
@@ -116,6 +120,10 @@ def _report(args: argparse.Namespace, done: Resolution) -> int:
             return 0
         case Answer.OTHER:
             text = f"was resolved before, and stays so: {now}"
+        case Answer.ELSEWHERE:
+            text = f"is a part of the request that waits at root {done.own_root}: resolve it there"
+        case Answer.UNREADABLE:
+            text = f"cannot be read: its record `resv:{{{args.root}}}:{args.reservation}` is spoilt"
         case Answer.NOT_IN_REVIEW:
             source = f", said by {done.source}" if done.source else ""
             text = f"is not in review: {done.state}, {done.charged_tokens} tokens{source}"
@@ -132,8 +140,3 @@ def _plain(value: Any) -> str:
 
 def _time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _shown(text: str) -> str:
-    """A client's text, without what would speak to the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -5,6 +5,7 @@ given by ``--config`` or ``TOKENWEIR_CONFIG``, then the defaults below. Nothing 
 environment later.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -29,7 +30,9 @@ from pydantic_settings import (
 )
 
 from extproc.core.errors import SettingsError
+from extproc.core.header_names import IDENTITY_HEADER, check_idempotency_header
 from extproc.core.policies import Scope
+from extproc.core.price_list import Price, PriceList
 from extproc.stores.redis_url import check_redis_url
 
 ENV_PREFIX = "TOKENWEIR_"
@@ -69,8 +72,18 @@ ListenAddress = Annotated[str, AfterValidator(_listen_address)]
 TcpAddress = Annotated[str, AfterValidator(_tcp_address)]
 
 
-class _Section(BaseModel):
+class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Section(_Part):
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        field = cls.model_fields[info.field_name or ""]
+        if isinstance(value, bool) and field.annotation is not bool:
+            raise ValueError("true and false have no meaning here")
+        return value
 
 
 class ServerSettings(_Section):
@@ -81,7 +94,16 @@ class ServerSettings(_Section):
     # A directory shared by the processes of one host, so that one endpoint shows all of them.
     metrics_dir: Path | None = None
     max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
+    # After SIGTERM: how long new streams are still accepted, so that Envoy can look elsewhere.
+    drain_seconds: float = Field(default=3.0, ge=0, le=3600)
     shutdown_grace_seconds: float = Field(default=10.0, ge=0, le=3600)
+
+    @field_validator("metrics_dir", mode="before")
+    @classmethod
+    def _is_no_empty_path(cls, value: Any) -> Any:
+        if value == "":  # would be the working directory
+            raise ValueError("expected a directory")
+        return value
 
 
 class RedisSettings(_Section):
@@ -112,7 +134,7 @@ class DatabaseSettings(_Section):
     recycle_seconds: int = Field(default=1800, ge=1)
 
 
-class MetadataSource(_Section):
+class MetadataSource(_Part):
     """The service id is in dynamic metadata that one of Envoy's own auth filters wrote."""
 
     kind: Literal["metadata"]
@@ -120,7 +142,7 @@ class MetadataSource(_Section):
     path: tuple[str, ...] = Field(min_length=1)
 
 
-class HeaderSource(_Section):
+class HeaderSource(_Part):
     """The service id is in a header that the include removes from clients' requests first."""
 
     kind: Literal["header"]
@@ -134,10 +156,20 @@ class IdentitySettings(_Section):
     """Who is asking: sources in order, the first that is present decides."""
 
     sources: tuple[IdentitySource, ...] = Field(
-        default=(HeaderSource(kind="header", name="x-tokenweir-service"),), min_length=1
+        default=(HeaderSource(kind="header", name=IDENTITY_HEADER),), min_length=1
     )
     # Where the values of policies' other scopes come from: user, department, agent, ...
     scopes: Mapping[Scope, tuple[IdentitySource, ...]] = Field(default_factory=dict)
+
+    @field_validator("scopes")
+    @classmethod
+    def _are_from_outside(
+        cls, value: Mapping[Scope, tuple[IdentitySource, ...]]
+    ) -> Mapping[Scope, tuple[IdentitySource, ...]]:
+        for scope in (Scope.SERVICE, Scope.MODEL):
+            if scope in value:
+                raise ValueError(f"{scope} has no sources: it is who asks, or what the body says")
+        return value
 
 
 class LimitsSettings(_Section):
@@ -216,6 +248,13 @@ class Settings(BaseSettings):
     reaper: ReaperSettings = ReaperSettings()
     log: LogSettings = LogSettings()
 
+    def price_list(self) -> PriceList:
+        """The prices as admission and `explain` look them up."""
+        return PriceList(tuple(Price(**price.model_dump()) for price in self.prices))
+
+
+_JSON_KEYS = frozenset({*Settings.model_fields, "identity__sources", "identity__scopes"})
+
 
 def _check_env_names(environ: Mapping[str, str]) -> None:
     """A misspelt variable must not be silently ignored."""
@@ -233,6 +272,35 @@ def _check_env_names(environ: Mapping[str, str]) -> None:
             continue  # a list, given whole as JSON
         if key and key.partition("__")[0] not in model.model_fields:
             raise SettingsError(name, f"section {section_name!r} has no key {key!r}")
+
+
+def _malformed_json(environ: Mapping[str, str]) -> str | None:
+    """The variable that pydantic reads as JSON (a list, a map, a whole section) and is none."""
+    for name in environ:
+        if not name.startswith(ENV_PREFIX) or name.startswith(_NOT_SETTINGS):
+            continue
+        if name.removeprefix(ENV_PREFIX).lower() not in _JSON_KEYS:
+            continue
+        try:
+            json.loads(environ[name])
+        except ValueError:
+            return name
+    return None
+
+
+def _check_together(settings: Settings) -> None:
+    """What sections say about each other."""
+    admission, identity = settings.admission, settings.identity
+    sources = (*identity.sources, *(one for some in identity.scopes.values() for one in some))
+    check_idempotency_header(
+        "admission.idempotency_header",
+        admission.idempotency_header,
+        also_taken=[source.name for source in sources if isinstance(source, HeaderSource)],
+    )
+    if admission.idempotency_ttl_seconds < settings.reaper.deadline_seconds:
+        raise SettingsError(
+            "admission.idempotency_ttl_seconds", "at least reaper.deadline_seconds is needed"
+        )
 
 
 def load_settings(path: Path | None = None) -> Settings:
@@ -259,7 +327,7 @@ def load_settings(path: Path | None = None) -> Settings:
             return (env_settings, TomlConfigSettingsSource(settings_cls, toml_file))
 
     try:
-        return FromFile()
+        settings = FromFile()
     except ValidationError as error:
         first: Any = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "settings"
@@ -267,4 +335,8 @@ def load_settings(path: Path | None = None) -> Settings:
         text = "there is no such key" if is_unknown else first["msg"].removeprefix("Value error, ")
         raise SettingsError(key, text) from error
     except ValueError as error:  # the TOML file or a JSON value in the environment is malformed
+        if named := _malformed_json(os.environ):
+            raise SettingsError(named, "expected JSON") from error
         raise SettingsError(str(path or "environment"), str(error)) from error
+    _check_together(settings)
+    return settings

@@ -15,8 +15,10 @@ if status == 'unknown' then
   return { 'limits', 'unknown', '', '', '' }
 end
 local has_limits = tonumber(rpm or '') and tonumber(tpm or '')
-local has_view = (version or '') ~= '' and (view or '') ~= ''
-if status and (has_limits or has_view) then
+local has_view = (view or '') ~= ''
+-- One of the two without the other is spoilt: SQL decides, as for what is not cached.
+local is_whole = has_view == ((version or '') ~= '')
+if status and is_whole and (has_limits or has_view) then
   return { 'limits', status, rpm or '', tpm or '', view or '' }
 end
 if redis.call('HSETNX', KEYS[1], 'lease', ARGV[1]) == 1 then

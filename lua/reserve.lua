@@ -25,6 +25,7 @@
 -- ARGV[12] 1: strict, reserve the cap itself    ARGV[14] owner, ARGV[15] request hash
 -- ARGV[13] platform's output cap, or -1
 -- ARGV[16] life of the idempotency key in ms, or empty: none     ARGV[17] its digest
+-- ARGV[18] who asks, for the note of a refusal
 --
 -- Replies, nothing taken except by the first:
 --   admitted, minute, input, reserved, rpm, left, tpm, left, reset ms
@@ -63,9 +64,12 @@ end
 
 local status, rpm, tpm = ARGV[9], tonumber(ARGV[10]), tonumber(ARGV[11])
 if status == '' then
-  local cached = redis.call('HMGET', KEYS[1], 'status', 'rpm', 'tpm', 'version')
-  if cached[4] and cached[4] ~= '' then
-    return { 'stale', cached[4], redis.call('HGET', KEYS[1], 'view') or '' }
+  local cached = redis.call('HMGET', KEYS[1], 'status', 'rpm', 'tpm', 'version', 'view')
+  local version, view = cached[4] or '', cached[5] or ''
+  if version ~= '' and view ~= '' then
+    return { 'stale', version, view }
+  elseif version ~= '' or view ~= '' then
+    return { 'missing' }  -- spoilt, see lease.lua
   end
   status, rpm, tpm = cached[1], tonumber(cached[2] or ''), tonumber(cached[3] or '')
 end
@@ -132,8 +136,8 @@ if refused_by then
   if tpm == 0 or used_tokens + reserve > tpm then
     by[#by + 1] = { 'tpm', (tpm == 0 or reserve > tpm) and -1 or reset, tpm, tpm - used_tokens }
   end
-  keep_refusal(KEYS[7], now, { id = ARGV[1], request_id = ARGV[8], model = ARGV[7] }, input, reserve,
-    0, by)
+  keep_refusal(KEYS[7], now, { id = ARGV[1], request_id = ARGV[8], model = ARGV[7], who = ARGV[18] },
+    input, reserve, 0, by)
   return { 'rejected', refused_by, reserve, rpm, math.max(0, rpm - used_requests),
     tpm, math.max(0, tpm - used_tokens), reset, never and -1 or reset }
 end

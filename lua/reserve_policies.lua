@@ -33,6 +33,7 @@
 -- ARGV[10] quantile per mille    ARGV[20] the same as the record keeps them (see correct.lua)
 -- ARGV[21] other roots that this reservation will ask, with commas
 -- ARGV[22] life of the idempotency key in ms, or empty: none     ARGV[23] its digest
+-- ARGV[24] who asks, for the note of a refusal
 --
 -- Replies, nothing taken except by the first; states are remaining and reset ms of every counter:
 --   taken, minute, input, reserved, cost, {states}, {shadow refusals}
@@ -87,7 +88,11 @@ if ARGV[3] ~= '1' then
   elseif not cached[1] then
     return { 'missing' }
   elseif (cached[2] or '') ~= ARGV[2] then
-    return { 'stale', cached[2] or '', redis.call('HGET', KEYS[1], 'view') or '' }
+    local version, view = cached[2] or '', redis.call('HGET', KEYS[1], 'view') or ''
+    if (version ~= '') ~= (view ~= '') then
+      return { 'missing' }  -- spoilt, see lease.lua
+    end
+    return { 'stale', version, view }
   elseif cached[1] ~= '1' then
     return { 'refused', 'disabled' }
   end
@@ -156,10 +161,11 @@ if #refusals > 0 then
   end
   for i = 1, #refusals, 2 do
     local index = refusals[i]
-    by[#by + 1] = { names[index], refusals[i + 1], counters[index][3], lefts[index] }
+    by[#by + 1] = { names[index], refusals[i + 1], counters[index][3], lefts[index],
+      counters[index][1] == 'b' and counters[index][5] or nil }
   end
-  keep_refusal(KEYS[6], now, { id = id, request_id = ARGV[18], model = ARGV[17] }, input,
-    input + output, cost, by)
+  keep_refusal(KEYS[6], now, { id = id, request_id = ARGV[18], model = ARGV[17], who = ARGV[24] },
+    input, input + output, cost, by)
   return { 'exceeded', input + output, cost, states, refusals, shadow }
 end
 

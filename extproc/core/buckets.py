@@ -62,3 +62,8 @@ class Bucket:
     enforced: bool = True
     refuses: bool = True
     subject: str = ""
+
+    @property
+    def burst(self) -> int | None:
+        """What a token bucket holds when it is full; None for other kinds."""
+        return self.capacity if self.kind is BucketKind.BUCKET else None

@@ -31,6 +31,10 @@ class SettingsError(TokenweirError):
         self.key = key
 
 
+class UsageError(SettingsError):
+    """The operator's fault too, on the command line: ``key`` is an option or a command."""
+
+
 class StoreUnavailableError(TokenweirError):
     """A dependency's fault: Redis or SQL did not answer, or answered with an error.
 

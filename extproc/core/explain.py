@@ -20,12 +20,14 @@ class Asked:
 
     ``tokens`` is what it would reserve in all, ``output_tokens`` how much of that is expected
     output; None: not said, so limits of input and of output are each asked for all of them.
+    ``is_priced`` False: the model has no price, so no limit of cost that refuses admits it.
     Raises ValueError for what no request can be.
     """
 
     tokens: int = 1
     output_tokens: int | None = None
     cost_micros: int = 0
+    is_priced: bool = True
 
     def __post_init__(self) -> None:
         for name, value in (("tokens", self.tokens), ("cost_micros", self.cost_micros)):
@@ -109,6 +111,15 @@ class LimitReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A reservation whose record is spoilt: written by hand, say."""
+
+    root: str
+    reservation_id: str
+    unreadable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """An open reservation. ``deadline`` is when the reaper may end it."""
 
@@ -128,7 +139,7 @@ class RootHolds:
 
     root: str
     open: int
-    first: tuple[Hold, ...]
+    first: tuple[Hold | Unreadable, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +148,8 @@ class RefusingLimit:
 
     ``label`` is "block/scope" for a block, which has no subject; otherwise the policy's and the
     dimension's, and a value that is no id is shown as a hash. ``remaining`` is negative where more
-    was used than allowed. ``retry_after_ms`` and ``frees_at`` are when it said that the request
-    would fit, if nothing more came; None: never.
+    was used than allowed; of a token bucket it is of ``burst``. ``retry_after_ms`` and ``frees_at``
+    are when it said that the request would fit, if nothing more came; None: never.
     """
 
     label: str
@@ -152,6 +163,7 @@ class RefusingLimit:
     remaining: int
     retry_after_ms: int | None
     frees_at: datetime | None
+    burst: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +172,8 @@ class RefusalReport:
 
     ``asked`` is what it would have reserved. ``limits`` refused, and the first of them lasts
     longest: it is the one that the answer was about. ``more`` did too and are not kept.
+    ``subject`` is who it was, as far as it is told; of the scopes ``hidden`` it had a value that is
+    not. Both are empty in the notes of an older release.
     """
 
     at: datetime
@@ -171,6 +185,8 @@ class RefusalReport:
     asked: Asked
     limits: tuple[RefusingLimit, ...]
     more: int
+    subject: Mapping[Scope, str]
+    hidden: tuple[Scope, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ def limit_report(
         algorithm=bucket.kind,
         period=bucket.period,
         window_seconds=bucket.window_ms // 1000 or None,
-        burst=bucket.capacity if bucket.kind is BucketKind.BUCKET else None,
+        burst=bucket.burst,
         mode=policy.mode if policy else Mode.ENFORCE,
         on_exceed=policy.on_exceed if policy else OnExceed.REFUSE,
         refuses=bucket.enforced and bucket.refuses,

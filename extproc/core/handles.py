@@ -93,14 +93,18 @@ def _window_fields(noun: str, view: WindowView | None) -> dict[str, Field]:
 
 
 def duration_text(milliseconds: int) -> str:
-    """OpenAI's spelling of a short time in ``x-ratelimit-reset-*``: ``120ms``, ``6s``, ``1m30s``.
+    """OpenAI's spelling of a time in ``x-ratelimit-reset-*``: ``120ms``, ``1m30s``, ``7h3m24s``.
 
-    Source: OpenAI's guide "Rate limits", table of headers (values such as 1s and 6m0s).
+    Source: OpenAI's guide "Rate limits", table of headers (values such as 1s and 6m0s); hours as in
+    Go's durations, which these are.
     """
     if milliseconds < 1000:
         return f"{max(0, milliseconds)}ms"
     seconds = -(-milliseconds // 1000)
     minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{seconds}s"
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 

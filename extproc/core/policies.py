@@ -7,7 +7,7 @@ A policy is never changed: a new version begins where the old one ends (``effect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from extproc.core.ids import ACROSS_PREFIX, is_root_id
@@ -124,8 +124,8 @@ class Rule:
         if any((bound is not None) != needs_cycle for bound in bounds):
             raise ValueError(f"{self.dimension}: cycle_start and cycle_end belong to a cycle")
         if self.cycle_start is not None and self.cycle_end is not None:
-            if self.cycle_start.tzinfo is None or self.cycle_end.tzinfo is None:
-                raise ValueError(f"{self.dimension}: cycle_start and cycle_end need a time zone")
+            check_moment(f"{self.dimension}: cycle_start", self.cycle_start)
+            check_moment(f"{self.dimension}: cycle_end", self.cycle_end)
             if min(self.cycle_start.year, self.cycle_end.year) < FIRST_YEAR:
                 raise ValueError(f"{self.dimension}: a cycle begins in {FIRST_YEAR} or later")
             if self.cycle_end <= self.cycle_start:
@@ -174,6 +174,8 @@ class LimitPolicy:
         dimensions = [rule.dimension for rule in self.rules]
         if len(set(dimensions)) < len(dimensions):
             raise ValueError("rules: a dimension may stand in one rule only")
+        check_moment("effective_from", self.effective_from)
+        check_moment("effective_to", self.effective_to)
         if self.effective_to is not None and self.effective_to < self.effective_from:
             raise ValueError("effective_to is before effective_from")
 
@@ -202,6 +204,18 @@ def check_value(value: str, *, may_be_wild: bool) -> None:
         raise ValueError(f"value must be a value, {ANY} or {EACH}, got {value}")
 
 
+def check_moment(name: str, moment: datetime | None) -> None:
+    """Raise ValueError for a time that is none in UTC: without a zone, or past the year 9999."""
+    if moment is None:
+        return
+    if moment.tzinfo is None:
+        raise ValueError(f"{name} needs a time zone")
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{name} must be between the years 1 and 9999 in UTC") from None
+
+
 def check_root(root: str | None) -> None:
     """Raise ValueError for what no service or tenant can be called; None is every root."""
     if root is not None and not is_root_id(root):
@@ -227,6 +241,7 @@ class Block:
         check_root(self.root)
         if len(self.reason) > MAX_VALUE_LENGTH or not self.reason.isprintable():
             raise ValueError(f"reason must be at most {MAX_VALUE_LENGTH} printable characters")
+        check_moment("until", self.until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +257,7 @@ class Override:
         check_whole("limit", self.limit)
         if not 0 <= self.limit <= MAX_LIMIT:
             raise ValueError(f"limit must be 0 to {MAX_LIMIT}, got {self.limit}")
+        check_moment("until", self.until)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

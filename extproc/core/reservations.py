@@ -78,6 +78,8 @@ class ReserveRequest:
     ``owner`` and ``request_hash`` tell a repeated call from another request of the same id.
     ``idempotency_key`` is a digest of the client's own key, empty without one; it is remembered for
     ``idempotency_ttl_ms``, and until then stands for ``request_hash``.
+
+    ``subject`` (``core.subjects``) is for the note of a refusal only.
     """
 
     reservation_id: str
@@ -102,6 +104,7 @@ class ReserveRequest:
     other_roots: tuple[str, ...] = ()
     idempotency_key: str = ""
     idempotency_ttl_ms: int = 0
+    subject: str = ""
 
     def __post_init__(self) -> None:
         for name, price in (("input", self.input_price), ("output", self.output_price)):
@@ -138,7 +141,8 @@ class BucketState:
 class Refusal:
     """A counter that refused. ``retry_after_ms`` is when this request will fit it; None: never.
 
-    ``subject``, "scope:value", is for people only, as in ``Bucket``.
+    ``subject``, "scope:value", is for people only, as in ``Bucket``. ``burst`` is what a full token
+    bucket holds, which ``remaining`` is of; None for other counters.
     """
 
     label: str
@@ -147,6 +151,7 @@ class Refusal:
     remaining: int
     retry_after_ms: int | None
     subject: str = ""
+    burst: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,22 +27,26 @@ class Answer(StrEnum):
     """What a person's decision did."""
 
     RESOLVED = "resolved"  # it is charged so now
-    SAME = "same"  # it was charged so before
-    OTHER = "other"  # it had ended otherwise, with certainty; nothing changed
-    NOT_IN_REVIEW = "not_in_review"  # still open, or ended by a guess that nobody asks about
+    SAME = "same"  # a person said the same before
+    OTHER = "other"  # a person said something else before; nothing changed
+    ELSEWHERE = "elsewhere"  # it is a part of one that waits at its own root; nothing changed
+    NOT_IN_REVIEW = "not_in_review"  # still open, or ended by a report; nothing changed
+    UNREADABLE = "unreadable"  # its record is spoilt; nothing changed
     UNKNOWN = "unknown"  # no record (any more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
     """The answer, and the reservation as it is now (None: unknown). ``source`` said how it ended,
-    ``was_charged_tokens`` is what stood before this call."""
+    ``was_charged_tokens`` is what stood before this call, ``own_root`` is where it waits when it
+    does so elsewhere."""
 
     answer: Answer
     state: str | None = None
     source: str = ""
     charged_tokens: int = 0
     was_charged_tokens: int = 0
+    own_root: str = ""
 
 
 def decision(

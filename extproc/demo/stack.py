@@ -115,6 +115,7 @@ class Stack:
             "PYTHONPATH": _with_package_path(),
             "TOKENWEIR_SERVER__METRICS_LISTEN": f"127.0.0.1:{metrics}",
             "TOKENWEIR_SERVER__METRICS_DIR": str(self.run_dir / "metrics"),
+            "TOKENWEIR_SERVER__DRAIN_SECONDS": "0",
             "TOKENWEIR_SERVER__SHUTDOWN_GRACE_SECONDS": "2",
             "TOKENWEIR_REDIS__URL": self.redis_url,
             "TOKENWEIR_REDIS__CLUSTER": str(redis_cluster),

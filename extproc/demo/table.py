@@ -46,10 +46,16 @@ def _line(cells: Sequence[str]) -> str:
     return "  ".join(parts).rstrip()
 
 
+LEGEND = """\
+Numbers are tokens. estimated: the input as counted before the call; reserved: that and the
+expected output, taken out of the limit at once; used: what the provider produced; charged: what the
+limit was charged in the end; remaining: what is left in this minute."""
+
+
 def header() -> str:
-    """The headings and the line under them."""
+    """What the columns mean, the headings and the line under them."""
     rule = ["-" * width for _, width in _HEADINGS]
-    return f"{_line([name for name, _ in _HEADINGS])}\n{_line(rule)}"
+    return f"{LEGEND}\n\n{_line([name for name, _ in _HEADINGS])}\n{_line(rule)}"
 
 
 def line(row: Row) -> str:

@@ -313,8 +313,14 @@ async def _run(stack: Stack) -> int:
     requests, refused = tour.requests, tour.refused
     if requests != totals.admitted + refused:
         print(f"{requests} requests, but {totals.admitted} admitted and {refused} refused")
-    print(f"\n$ tokenweir explain {tour.over_tokens}")
+    print(
+        "\nWhy was a request over its tokens? (To ask yourself use `make up`: this one stops now.)"
+    )
+    print(f"$ tokenweir explain {tour.over_tokens}")
     print(await asyncio.to_thread(stack.cli, "explain", tour.over_tokens))
+    print(
+        "open: reservations that nobody ended; drift: tokens charged and not used, or used and not"
+    )
     print(
         f"demo: requests={requests} admitted={totals.admitted} refused={refused}"
         f" settled={totals.settled} released={totals.released}"

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from extproc.core.errors import SettingsError
+from extproc.demo import own_settings
 from extproc.demo.processes import (
     ChildError,
     check_port,
@@ -14,6 +15,7 @@ from extproc.demo.processes import (
     stop_on_signals,
 )
 from extproc.demo.stack import DEFAULT_LIMITS, DEFAULT_SERVICES, Stack, demo_key
+from extproc.settings import load_settings
 
 _MESSAGES = '"messages":[{"role":"user","content":"Hello"}]'
 _JSON_TYPE = "-H 'content-type: application/json'"
@@ -22,11 +24,13 @@ _JSON_TYPE = "-H 'content-type: application/json'"
 def up(args: argparse.Namespace) -> int:
     """Run the stack until Ctrl-C or SIGTERM; exit status 1 when it does not start.
 
-    Raises SettingsError for an option that cannot work.
+    Raises SettingsError for an option that cannot work, or a wrong setting.
     """
     if args.envoy_port is not None:
         check_port("--envoy-port", args.envoy_port)
     headers = _upstream_headers(args)
+    settings = load_settings(args.config)
+    variables = own_settings.child_variables(settings)
     stop_on_signals()
     try:
         with Stack(
@@ -34,11 +38,13 @@ def up(args: argparse.Namespace) -> int:
             envoy_port=args.envoy_port,
             upstream_url=args.upstream,
             upstream_headers=headers,
-            envoy_options={"profile": args.profile},
+            serve_env=variables,
+            work_env=variables,
+            envoy_options={"profile": args.profile, **own_settings.envoy_options(settings)},
         ) as stack:
             for service, (rpm, tpm) in DEFAULT_LIMITS.items():
                 stack.set_limits(service, rpm=rpm, tpm=tpm)
-            print(welcome(stack), flush=True)
+            print(welcome(stack, own_settings.notice(settings)), flush=True)
             _wait_for_interrupt()
             print("\nstopping", flush=True)
     except ChildError as error:
@@ -69,8 +75,10 @@ def _wait_for_interrupt() -> None:
         return
 
 
-def welcome(stack: Stack) -> str:
-    """Where everything is, requests to try, how limits are changed and refusals explained."""
+def welcome(stack: Stack, notice: str = "") -> str:
+    """Where everything is, requests to try, how limits are changed and refusals explained.
+
+    ``notice`` stands before the last line."""
     keys = "\n".join(
         f"  {demo_key(service)}  {rpm} requests and {tpm} tokens a minute"
         for service, (rpm, tpm) in DEFAULT_LIMITS.items()
@@ -99,7 +107,7 @@ Change limits, in force for the next request (in another terminal)
 Why was a request refused? (with the same two variables)
   {_this_command()} explain REQUEST_ID  # x-request-id of the answer
 
-Ctrl-C stops everything."""
+{notice}Ctrl-C stops everything."""
 
 
 def _examples(stack: Stack) -> str:

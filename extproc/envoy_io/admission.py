@@ -38,6 +38,7 @@ from extproc.core.reservations import (
 )
 from extproc.core.reserving import Attempt, Reserver
 from extproc.core.settler import Settler
+from extproc.core.subjects import subject_text
 from extproc.envoy_io.attributes import MALFORMED, Attributes
 from extproc.envoy_io.decisions import log_admitted
 from extproc.envoy_io.descriptor import describe
@@ -225,7 +226,7 @@ class Admission:
             self._telemetry.rejected(verdict, seconds=seconds)
             return _Answer(
                 self._refusals.over_limit(
-                    verdict, path=path, request_id=asked.request_id, model=handle.model
+                    verdict, descriptor, path=path, request_id=asked.request_id, model=handle.model
                 )
             )
         self._telemetry.admitted(verdict, seconds=seconds)
@@ -303,6 +304,7 @@ class Admission:
             input_price=price.input_micros,
             output_price=price.output_micros,
             is_priced=known_price is not None,
+            subject=subject_text(descriptor, is_priced=known_price is not None),
         )
         attempt = Attempt(request, descriptor)
         try:

@@ -15,7 +15,8 @@ from extproc.envoy_io.identity import Headers
 
 _HASH_BYTES = 8
 _KEY_BYTES = 16
-_KEY = re.compile(r"[!-~]{1,255}")
+# No comma: Envoy joins a header that comes twice by one (RFC 9110, section 5.3).
+_KEY = re.compile(r"[!-+\--~]{1,255}")
 
 
 def request_hash(path: str, body: bytes) -> str:
@@ -38,7 +39,8 @@ def idempotency_digest(name: str | None, *, header: Headers) -> str:
         raise RequestError(
             400,
             "invalid_idempotency_key",
-            f"{name} must be 1 to 255 printable ASCII characters without spaces.",
+            f"{name} must be given once, 1 to 255 printable ASCII characters "
+            "without spaces and commas.",
             param=name,
         )
     return hashlib.blake2s(key.encode(), digest_size=_KEY_BYTES).hexdigest()

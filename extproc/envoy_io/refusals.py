@@ -5,8 +5,10 @@ import logging
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.errors import RequestError, StoreUnavailableError
+from extproc.core.policies import Descriptor
 from extproc.core.ports import Telemetry
 from extproc.core.reservations import Rejected
+from extproc.core.subjects import told_values
 from extproc.envoy_io.replies import (
     CONTINUE_REQUEST_BODY,
     INSUFFICIENT_QUOTA,
@@ -73,22 +75,27 @@ class Refusals:
         return self.bad_request(error, path="", service_id="", request_id="")
 
     def over_limit(
-        self, verdict: Rejected, *, path: str, request_id: str, model: str
+        self,
+        verdict: Rejected,
+        descriptor: Descriptor,
+        *,
+        path: str,
+        request_id: str,
+        model: str,
     ) -> pb.ProcessingResponse:
-        """429: a limit refused."""
+        """429: a limit refused. In the log, ``limit`` is the one that lasts longest."""
+        code = INSUFFICIENT_QUOTA if is_spent(verdict) else "rate_limit_exceeded"
         log.warning(
             "refused",
             extra={
                 "status": 429,
-                "code": "rate_limit_exceeded",
+                "code": code,
                 "limit": verdict.refused_by,
+                **_logged_amounts(verdict),
                 "service_id": verdict.root,
+                "subject": told_values(descriptor),
                 "model": model,
                 "requested_tokens": verdict.requested_tokens,
-                "rpm_limit": verdict.requests and verdict.requests.limit,
-                "rpm_remaining": verdict.requests and verdict.requests.remaining,
-                "tpm_limit": verdict.tokens and verdict.tokens.limit,
-                "tpm_remaining": verdict.tokens and verdict.tokens.remaining,
                 "retry_after_ms": verdict.retry_after_ms,
                 "refusals": [refusal.label for refusal in verdict.refusals],
                 "path": path[:_MAX_LOGGED],
@@ -98,7 +105,7 @@ class Refusals:
         body = error_body(
             path,
             status=429,
-            code=INSUFFICIENT_QUOTA if is_spent(verdict) else "rate_limit_exceeded",
+            code=code,
             message=rejected_message(verdict),
             param=None,
             error_type=error_type(verdict),
@@ -155,3 +162,18 @@ class Refusals:
             headers=unavailable_headers() | {REQUEST_ID: request_id},
             details=f"{DETAILS_PREFIX}{error.store}_unavailable",
         )
+
+
+def _logged_amounts(verdict: Rejected) -> dict[str, int]:
+    """Both windows of a simple root; of policies only the binding limit, in its own unit."""
+    for refusal in verdict.refusals:
+        if refusal.label == verdict.refused_by:
+            full = refusal.limit if refusal.burst is None else refusal.burst
+            return {"limit_of": full, "limit_remaining": refusal.remaining}
+    views = (("rpm", verdict.requests), ("tpm", verdict.tokens))
+    return {
+        f"{name}_{what}": amount
+        for name, view in views
+        if view is not None
+        for what, amount in (("limit", view.limit), ("remaining", view.remaining))
+    }

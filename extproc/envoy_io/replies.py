@@ -157,9 +157,13 @@ def rejected_message(verdict: Rejected) -> str:
         advice = "This request can never fit: make it smaller or have the limit raised."
     else:
         advice = f"Please try again in {duration_text(binding.retry_after_ms)}."
+    size, full = f"Limit {binding.limit}", binding.limit
+    if binding.burst is not None:
+        # What it holds is of the burst, not of the limit, which is only how fast it refills.
+        size, full = f"Burst {binding.burst}, refilled by {binding.limit} a minute", binding.burst
     return (
-        f"Rate limit reached for service {verdict.root} on {noun}: Limit {binding.limit}, "
-        f"Used {binding.limit - binding.remaining}, Requested {wanted}. {advice}"
+        f"Rate limit reached for service {verdict.root} on {noun}: {size}, "
+        f"Used {full - binding.remaining}, Requested {wanted}. {advice}"
     )
 
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 import grpc
 from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
@@ -115,6 +116,7 @@ class GrpcServer:
 
     def __init__(self, *, listen: str, max_body_bytes: int, telemetry: Telemetry) -> None:
         self._listen = listen
+        self._is_up = False
         self._telemetry = telemetry
         self._health = aio_health.HealthServicer()
         size = max_body_bytes + _MESSAGE_OVERHEAD_BYTES
@@ -150,8 +152,17 @@ class GrpcServer:
 
     async def serving(self, *, up: bool) -> None:
         """Set the health that load balancers and Envoy's health checks see."""
+        self._is_up = up
         state = health_pb2.HealthCheckResponse
         await self._health.set("", state.SERVING if up else state.NOT_SERVING)
+
+    async def drain(self, seconds: float, *, hurry: asyncio.Event) -> None:
+        """Say NOT_SERVING and go on as before, until Envoy has noticed (``seconds``) or ``hurry``.
+        Whom nobody was ever sent need not wait."""
+        await self._health.enter_graceful_shutdown()
+        if self._is_up:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(hurry.wait(), seconds)
 
     async def stop(self, *, grace_seconds: float, on_drained: Callable[[], None]) -> None:
         """Refuse new streams, let those under way end within the grace, then cut them.

@@ -56,8 +56,11 @@ def _code(op: p.accesslog.ComparisonFilterOp, value: int) -> p.accesslog.AccessL
     )
 
 
-def file_log(path: str) -> p.accesslog.AccessLog:
-    """One JSON object a line, with the reservation that a request held."""
+def file_log(path: str, *, identity_header: str) -> p.accesslog.AccessLog:
+    """One JSON object a line, with the reservation that a request held.
+
+    A refused request has none, nor what admission says with it; of that one ``identity`` tells who
+    asked. Of one that was forwarded it does not: the route has removed the header by then."""
     line = {
         "time": "%START_TIME%",
         # DownstreamPeriodic for a stream that still runs, DownstreamEnd for its last line.
@@ -70,6 +73,7 @@ def file_log(path: str) -> p.accesslog.AccessLog:
         "flags": "%RESPONSE_FLAGS%",
         "duration_ms": "%DURATION%",
         "reservation": f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:rid)%",
+        "identity": f"%REQ({identity_header})%",
         "service": f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:root)%",
         "model": f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:model)%",
     }

@@ -26,7 +26,7 @@ def connection_manager(options: RenderOptions) -> p.http_connection_manager.Http
     """HTTP as an edge receives it: clients are not trusted with anything."""
     logs = [ending_log(options)]
     if options.access_log_path is not None:
-        logs.append(file_log(options.access_log_path))
+        logs.append(file_log(options.access_log_path, identity_header=options.identity_header))
     return p.http_connection_manager.HttpConnectionManager(
         stat_prefix="llm",
         route_config=route_configuration(options),

@@ -41,12 +41,12 @@ def _circuit_breakers() -> p.cluster.CircuitBreakers:
 def _health_check() -> p.core.HealthCheck:
     return p.core.HealthCheck(
         timeout=seconds(1),
-        interval=seconds(5),
+        # Below the setting `server.drain_seconds`: a server that stops is left before it refuses.
+        interval=seconds(1),
         # Envoy waits a minute between checks while a cluster has had no traffic yet: too long for
         # a server that starts a moment after it.
-        no_traffic_interval=seconds(5),
-        unhealthy_interval=seconds(1),
-        unhealthy_threshold=2,
+        no_traffic_interval=seconds(1),
+        unhealthy_threshold=1,
         healthy_threshold=1,
         grpc_health_check=p.core.HealthCheckGrpcHealthCheck(),
     )

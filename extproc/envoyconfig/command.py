@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from extproc.core.errors import SettingsError
+from extproc.core.header_names import IDENTITY_HEADER
 from extproc.envoyconfig.options import (
-    IDENTITY_HEADER,
     SYSTEM_CA_FILE,
     RenderOptions,
     parse_endpoint,
@@ -50,7 +50,16 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="another header for policies' scopes; only one that clients cannot set",
+        help="a header for policies' scopes that a filter of this Envoy sets; removed from what "
+        "clients send; may be repeated",
+    )
+    add(
+        "--front-header",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="the same, but believed as it comes: only for one that a proxy in front of this Envoy "
+        "sets in place of what clients send, if no client can reach this Envoy past that proxy",
     )
     add(
         "--idempotency-header",
@@ -133,6 +142,7 @@ def options_from_args(args: argparse.Namespace) -> RenderOptions:
         api_keys=read_api_keys(args.api_keys) if args.api_keys is not None else None,
         identity_header=args.identity_header,
         trusted_headers=tuple(args.trusted_header),
+        front_headers=tuple(args.front_header),
         idempotency_header=args.idempotency_header,
         max_body_bytes=args.max_body_bytes,
         failure_mode=args.failure_mode,

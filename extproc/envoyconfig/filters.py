@@ -23,9 +23,13 @@ def _namespaces(*untyped: str) -> p.ext_proc.MetadataOptionsMetadataNamespaces:
 
 
 def strip_identity(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
-    """Remove the identity header from what the client sent: only a filter of ours may set it."""
-    removal = p.mutation_rules.HeaderMutation(remove=options.identity_header)
-    mutations = p.header_mutation.Mutations(request_mutations=[removal])
+    """Remove from what the client sent the headers that say who it is: only a filter of ours may
+    set them."""
+    removals = [
+        p.mutation_rules.HeaderMutation(remove=name)
+        for name in (options.identity_header, *options.trusted_headers)
+    ]
+    mutations = p.header_mutation.Mutations(request_mutations=removals)
     return _filter(STRIP_FILTER, p.header_mutation.HeaderMutation(mutations=mutations))
 
 
@@ -74,7 +78,6 @@ def admission(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
                 "request.time",
                 "request.headers['content-type']",
                 "request.headers['content-encoding']",
-                f"request.headers['{options.identity_header}']",
                 *(f"request.headers['{name}']" for name in _seen_headers(options)),
                 "source.address",
             ],
@@ -92,7 +95,7 @@ def admission(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
 
 def _seen_headers(options: RenderOptions) -> list[str]:
     key = options.idempotency_header
-    return [*options.trusted_headers, *([key] if key is not None else [])]
+    return [*options.private_headers, *([key] if key is not None else [])]
 
 
 def metering(options: RenderOptions) -> p.http_connection_manager.HttpFilter:

@@ -8,17 +8,19 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from extproc.core.errors import SettingsError
+from extproc.core.header_names import IDENTITY_HEADER, check_idempotency_header
 from extproc.core.ids import is_valid_id
 
 Profile = Literal["inline"]
 FailureMode = Literal["closed", "open"]
 
-IDENTITY_HEADER = "x-tokenweir-service"
 AUTH_NAMESPACES = ("envoy.filters.http.jwt_authn", "envoy.filters.http.api_key_auth")
 SYSTEM_CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 
 _SERVERS = "tokenweir_addresses"
 _HEADER_NAME = re.compile(r"[a-z0-9_-]+")
+# Clients have to send these, and providers to get them (or what is set in their place).
+_KEPT_HEADERS = {"authorization", "x-api-key", "content-type", "content-encoding", "host"}
 _PATH_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _MAX_BODY_BYTES = 256 * 1024 * 1024
 
@@ -100,8 +102,10 @@ class RenderOptions:
     ``api_keys`` maps a client's key to its service id; None or empty leaves authentication to the
     filters of whoever puts this into an existing Envoy.
     ``trusted_headers`` are request headers that admission sees beside the identity, for policies'
-    scopes. They are not removed from requests: name only such as a filter, or whoever stands in
-    front of this Envoy, sets and clients cannot.
+    scopes. Like the identity they are removed from what clients send, so that only a filter of this
+    Envoy can set them, and removed again before the provider.
+    ``front_headers`` are the same, but believed as they come: a proxy in front sets them and
+    overwrites what clients send. Whoever reaches this Envoy past that proxy can be anybody.
     ``idempotency_header`` is the request header with a client's own idempotency key, as in the
     server's setting ``admission.idempotency_header``; None: the server does not see any.
     ``max_body_bytes`` should equal the server's setting ``server.max_body_bytes``.
@@ -126,6 +130,7 @@ class RenderOptions:
     identity_header: str = IDENTITY_HEADER
     identity_namespaces: tuple[str, ...] = AUTH_NAMESPACES
     trusted_headers: tuple[str, ...] = ()
+    front_headers: tuple[str, ...] = ()
     idempotency_header: str | None = None
     max_body_bytes: int = 16 * 1024 * 1024
     failure_mode: FailureMode = "closed"
@@ -158,8 +163,10 @@ class RenderOptions:
         _check_header_name("identity_header", self.identity_header)
         if self.idempotency_header is not None:
             _check_header_name("idempotency_header", self.idempotency_header)
-        for name in self.trusted_headers:
-            _check_header_name("trusted_headers", name)
+        check_idempotency_header(
+            "idempotency_header", self.idempotency_header, also_taken=(self.identity_header,)
+        )
+        self._check_scope_headers()
         for name in self.upstream_headers:
             _check_header_name("upstream_headers", name)
         for prefix in self.unmetered_prefixes:
@@ -174,6 +181,23 @@ class RenderOptions:
             raise SettingsError("api_keys", "a key is empty")
         _check_servers(self.tokenweir)
         parse_upstream(self.upstream_url)
+
+    def _check_scope_headers(self) -> None:
+        """Each header has one source: a filter here, the proxy in front, or the client."""
+        taken = {self.identity_header, self.idempotency_header}
+        for key in ("trusted_headers", "front_headers"):
+            for name in getattr(self, key):
+                _check_header_name(key, name)
+                if name in _KEPT_HEADERS:
+                    raise SettingsError(key, f"{name} cannot be removed: clients have to send it")
+                if name in taken:
+                    raise SettingsError(key, f"{name} is named already")
+                taken.add(name)
+
+    @property
+    def private_headers(self) -> tuple[str, ...]:
+        """The request headers that say whom a request belongs to: not for the provider."""
+        return (self.identity_header, *self.trusted_headers, *self.front_headers)
 
     @property
     def tokenweir(self) -> tuple[Endpoint, ...]:

@@ -55,7 +55,7 @@ def metered_route(options: RenderOptions, prefix: str = "/") -> p.route.Route:
         request_headers_to_add=_upstream_headers(options),
         # Metering reads the answer, so the provider must not compress it. Nor is it told whom the
         # request belongs to.
-        request_headers_to_remove=["accept-encoding", options.identity_header],
+        request_headers_to_remove=["accept-encoding", *options.private_headers],
         response_headers_to_add=rate_limit_headers(),
     )
 
@@ -75,7 +75,7 @@ def unmetered_route(options: RenderOptions, prefix: str) -> p.route.Route:
         match=p.route.RouteMatch(path_separated_prefix=prefix, headers=[unescaped]),
         route=_action(options, prefix),
         request_headers_to_add=_upstream_headers(options),
-        request_headers_to_remove=[options.identity_header],
+        request_headers_to_remove=[*options.private_headers],
         typed_per_filter_config={
             ADMISSION_FILTER: off,
             METERING_FILTER: off,

@@ -11,6 +11,7 @@ import time
 from typing import Literal
 
 from extproc.core.errors import StoreUnavailableError
+from extproc.core.ids import ACROSS_PREFIX
 from extproc.core.ports import OpenReservation, ReservationStore, Telemetry
 from extproc.core.reservations import Knowledge, Outcome, Settlement, SettleStatus, Source, State
 
@@ -115,7 +116,8 @@ class Reaper:
         still_open, waiting = await asyncio.gather(
             self._store.open_count(root), self._store.review_count(root)
         )
-        return resolved, still_open, waiting
+        # What a request holds at a root that all share waits at its own root too.
+        return resolved, still_open, 0 if root.startswith(ACROSS_PREFIX) else waiting
 
     async def _resolve(self, reservation: OpenReservation) -> int:
         charges = self._policy != "release"

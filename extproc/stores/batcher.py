@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 
 from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.stores.failures import fail_all, lost, refused
+from extproc.stores.redis_url import check_redis_url
 from extproc.stores.scripts import Script
 
 # What a command is made of. Text is sent as UTF-8, so it may not hold lone surrogates.
@@ -67,7 +68,9 @@ class RedisBatcher:
         self._max_connections = max_connections
         # The pool only reads the URL and makes connections. One time-out bounds a whole exchange,
         # so the socket needs none of its own.
+        self._idle: list[AbstractConnection] = []
         try:
+            check_redis_url(url, cluster=False)
             self._pool = ConnectionPool.from_url(
                 url,
                 decode_responses=True,
@@ -79,13 +82,18 @@ class RedisBatcher:
                 socket_connect_timeout=self._timeout,
                 driver_info=None,
             )
-        except (TypeError, ValueError) as error:
-            raise SettingsError("redis.url", str(error)) from error
-        self._idle: list[AbstractConnection] = []
+            # Options are looked at when a connection is made. It is the first to be used.
+            self._idle.append(self._make_connection())
+        except Exception as error:
+            raise SettingsError("redis.url", str(error) or type(error).__name__) from error
         self._queue: deque[_Call] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._flush_is_due = False
         self._closed = False
+
+    def _make_connection(self) -> AbstractConnection:
+        connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        return connection
 
     async def command(self, *command: Word) -> Any:
         """Send one command; its decoded reply."""
@@ -174,11 +182,10 @@ class RedisBatcher:
                 waiting.append(call)
         if not waiting:
             return
-        connection: AbstractConnection = (
-            self._idle.pop() if self._idle else self._pool.make_connection()  # type: ignore[no-untyped-call]
-        )
+        connection: AbstractConnection | None = None
         sent = False
         try:
+            connection = self._idle.pop() if self._idle else self._make_connection()
             async with asyncio.timeout(self._timeout):
                 # A connection that Redis closed, or that has something to read, is not reused.
                 if not connection.is_connected or await connection.can_read():
@@ -186,15 +193,18 @@ class RedisBatcher:
                     await connection.connect()  # type: ignore[no-untyped-call]
                 sent = True
                 await self._exchange(connection, waiting)
-        except (TimeoutError, OSError, redis_errors.RedisError) as cause:
-            await connection.disconnect(nowait=True)
+        except Exception as cause:  # noqa: BLE001  # a caller without an answer waits for ever
             fail_all(waiting, lost(cause, was_sent=sent))
+            if connection is not None:
+                await connection.disconnect(nowait=True)
         except BaseException:
-            await connection.disconnect(nowait=True)
             fail_all(waiting, StoreUnavailableError("redis", "stopped", transient=False))
+            if connection is not None:
+                await connection.disconnect(nowait=True)
             raise
         finally:
-            self._idle.append(connection)
+            if connection is not None:
+                self._idle.append(connection)
 
     async def _exchange(self, connection: AbstractConnection, waiting: deque[_Call]) -> None:
         """Send ``waiting`` and answer its calls; a call leaves it when it has its answer."""

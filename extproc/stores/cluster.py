@@ -14,7 +14,7 @@ from redis import exceptions as redis_errors
 from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.stores.batcher import RedisBatcher, Word
 from extproc.stores.failures import is_node_away
-from extproc.stores.redis_url import Address, parse_cluster_url
+from extproc.stores.redis_url import Address, parse_cluster_url, usable
 from extproc.stores.scripts import Script
 from extproc.stores.slots import slot_of, slot_of_command
 from extproc.stores.topology import Topology
@@ -117,12 +117,13 @@ class RedisCluster:
         topology, cause = self._topology, error.__cause__
         left = until - asyncio.get_running_loop().time() if attempt < _MOST_ATTEMPTS else 0.0
         if isinstance(cause, redis_errors.AskError):  # MOVED is one too
-            to = Address(cause.host or address.host, cause.port)
+            to = usable(cause.host or address.host, cause.port)  # "?" is not
             is_move = isinstance(cause, redis_errors.MovedError)
-            if is_move and to.host != "?":
+            if is_move and to is not None:
                 topology.owners[slot] = to
+            if is_move:
                 topology.refresh_soon(first=to)
-            if to.host == "?" or left <= 0:
+            if to is None or left <= 0:
                 text = f"slot {slot} moves: {cause}"
                 raise StoreUnavailableError("redis", text, transient=True) from cause
             return to, not is_move

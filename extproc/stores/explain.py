@@ -6,11 +6,12 @@ traffic the numbers may be a moment apart; the scripts alone decide.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from extproc.core.buckets import Bucket, BucketKind, Unit
+from extproc.core.errors import StoreUnavailableError
 from extproc.core.explain import (
     Asked,
     Hold,
@@ -19,6 +20,7 @@ from extproc.core.explain import (
     RootHolds,
     RootState,
     SubjectReport,
+    Unreadable,
 )
 from extproc.core.explain_rules import (
     MICRO,
@@ -42,7 +44,7 @@ from extproc.core.views import from_json, to_json, version_of
 from extproc.stores import keys
 from extproc.stores.bucket_codec import for_record
 from extproc.stores.client import RedisClient
-from extproc.stores.explain_lookups import read_now_ms
+from extproc.stores.explain_lookups import SPOILT, read_now_ms, unreadable
 from extproc.stores.explain_refusals import last_refusals
 from extproc.stores.policy_table import PolicyTable
 from extproc.stores.sql import Database
@@ -80,6 +82,9 @@ async def explain_subject(
 
     async def report(where: str, bucket: Bucket) -> LimitReport:
         amount = asked.amount(bucket.unit)
+        reading = await read_counter(redis, bucket, amount=amount, now=now_ms)
+        if bucket.unit is Unit.COST and bucket.enforced and bucket.refuses and not asked.is_priced:
+            reading = replace(reading, fits_in_ms=None)
         return limit_report(
             where,
             bucket,
@@ -87,7 +92,7 @@ async def explain_subject(
             overrides=policies.overrides,
             now=now,
             asked=amount,
-            reading=await read_counter(redis, bucket, amount=amount, now=now_ms),
+            reading=reading,
         )
 
     # A block has a counter too, which never admits; it is told by itself.
@@ -146,10 +151,12 @@ async def _cached(redis: RedisClient, root: str) -> _InForce | None:
         return None
     if status == "unknown":
         return _InForce(RootState.UNKNOWN, None, "")
+    if bool(view) != bool(version):
+        return None
     state = RootState.ENABLED if status == "1" else RootState.DISABLED
     try:
         if view:
-            return _InForce(state, from_json(view), version or "")
+            return _InForce(state, from_json(view), version)
         service = ServiceLimit(service_id=root, rpm=int(rpm), tpm=int(tpm), enabled=status == "1")
     except (TypeError, ValueError):  # of another release, or spoilt: workers ask SQL too
         return None
@@ -158,6 +165,14 @@ async def _cached(redis: RedisClient, root: str) -> _InForce | None:
 
 async def read_counter(redis: RedisClient, bucket: Bucket, *, amount: int, now: int) -> Reading:
     """What a counter holds at ``now``, and when ``amount`` would fit."""
+    try:
+        return await _read_counter(redis, bucket, amount=amount, now=now)
+    except SPOILT as error:
+        text = f"{bucket.key} cannot be read: {error}"
+        raise StoreUnavailableError("redis", text, transient=False) from error
+
+
+async def _read_counter(redis: RedisClient, bucket: Bucket, *, amount: int, now: int) -> Reading:
     match bucket.kind:
         case BucketKind.MINUTE:
             name = moment_of(now).strftime("%Y%m%d%H%M")
@@ -264,7 +279,7 @@ async def read_holds(redis: RedisClient, root: str, *, now: int, most: int) -> R
     found: list[str] = []
     if most > 0:
         found = await redis.command("ZRANGE", keys.pending(root), 0, most - 1, "WITHSCORES")
-    ids, deadlines = found[::2], [int(float(score)) for score in found[1::2]]
+    ids, deadlines = found[::2], found[1::2]
     records = await asyncio.gather(
         *(
             redis.command(
@@ -273,22 +288,28 @@ async def read_holds(redis: RedisClient, root: str, *, now: int, most: int) -> R
             for each in ids
         )
     )
-    return RootHolds(
-        root=root,
-        open=count,
-        first=tuple(
-            Hold(
-                reservation_id=each,
-                request_id=request_id or "",
-                model=model or "",
-                reserved_tokens=int(reserved or 0),
-                admitted_at=moment_of(int(at)) if at else None,
-                age_ms=now - int(at) if at else None,
-                deadline=moment_of(deadline),
-                overdue=deadline <= now,
-            )
-            for each, deadline, (request_id, model, reserved, at) in zip(
-                ids, deadlines, records, strict=True
-            )
-        ),
+    first = (
+        _hold(root, each, deadline, record, now=now)
+        for each, deadline, record in zip(ids, deadlines, records, strict=True)
     )
+    return RootHolds(root=root, open=count, first=tuple(first))
+
+
+def _hold(
+    root: str, reservation_id: str, score: str, record: list[str | None], *, now: int
+) -> Hold | Unreadable:
+    request_id, model, reserved, at = record
+    try:
+        deadline = int(float(score))
+        return Hold(
+            reservation_id=reservation_id,
+            request_id=request_id or "",
+            model=model or "",
+            reserved_tokens=int(reserved or 0),
+            admitted_at=moment_of(int(at)) if at else None,
+            age_ms=now - int(at) if at else None,
+            deadline=moment_of(deadline),
+            overdue=deadline <= now,
+        )
+    except SPOILT as error:
+        return unreadable(root, reservation_id, error)

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, or_, select
 
+from extproc.core.explain import Unreadable
 from extproc.core.policies import SERVICE_LIMIT
 from extproc.stores.client import RedisClient
 from extproc.stores.sql import Database
@@ -12,6 +13,9 @@ from extproc.stores.tables import limit_policy
 
 # Request ids are cut where they are longer than this or more (at the edge, by store and script).
 _UNCUT_BYTES = 128
+# What comes of reading a record or a note that holds anything.
+SPOILT = (ValueError, TypeError, LookupError, OverflowError, RecursionError)
+_MAX_REASON = 160
 
 
 async def read_now_ms(redis: RedisClient) -> int:
@@ -23,8 +27,14 @@ async def read_now_ms(redis: RedisClient) -> int:
 def is_request(wanted: str, stored: str) -> bool:
     """Whether ``stored`` is what was kept of the request id ``wanted``."""
     wanted = wanted.encode("utf-8", "replace").decode()
-    is_cut = len(stored.encode()) >= _UNCUT_BYTES
+    is_cut = len(stored.encode("utf-8", "surrogatepass")) >= _UNCUT_BYTES
     return stored == wanted or (is_cut and wanted.startswith(stored))
+
+
+def unreadable(root: str, reservation_id: str, error: Exception) -> Unreadable:
+    """What is said of a record that raised one of ``SPOILT``."""
+    reason = f"{type(error).__name__}: {error}"[:_MAX_REASON]
+    return Unreadable(root=root, reservation_id=reservation_id, unreadable=reason)
 
 
 async def policy_versions(

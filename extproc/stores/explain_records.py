@@ -4,14 +4,20 @@ import asyncio
 from typing import Any
 
 from extproc.core.buckets import BucketKind, Unit
-from extproc.core.explain import ReservationReport, TakenReport
+from extproc.core.explain import ReservationReport, TakenReport, Unreadable
 from extproc.core.explain_rules import cost_of, moment_of, period_name, policy_word
 from extproc.core.ids import is_valid_id
 from extproc.core.reservations import Source, State
 from extproc.stores import keys
 from extproc.stores.bucket_codec import SIMPLE_RPM, SIMPLE_TPM, NamedCounter, decode
 from extproc.stores.client import RedisClient
-from extproc.stores.explain_lookups import is_request, policy_versions, read_now_ms
+from extproc.stores.explain_lookups import (
+    SPOILT,
+    is_request,
+    policy_versions,
+    read_now_ms,
+    unreadable,
+)
 from extproc.stores.sql import Database
 
 MOST_RECORDS = 20
@@ -35,19 +41,19 @@ async def explain_reservation(
     wanted_id: str,
     root: str | None = None,
     most: int = MOST_RECORDS,
-) -> tuple[ReservationReport, ...]:
+) -> tuple[ReservationReport | Unreadable, ...]:
     """The record of reservation ``wanted_id``, or those of Envoy's request of that id.
 
     Without a reservation's ``root`` and id, it is found by looking at every key of Redis. One
     request id may have several records (meshes send it with many calls, and limits across roots
-    have their own); ``most`` are looked for. Empty: there is none (any more). Raises
-    StoreUnavailableError.
+    have their own); ``most`` are looked for. Empty: there is none (any more). One that is
+    spoilt is only named. Raises StoreUnavailableError.
     """
     if root is not None and is_valid_id(wanted_id) and await _exists(redis, root, wanted_id):
         ids = [(root, wanted_id)]
     else:
         ids = await _search(redis, wanted_id, root=root, most=most)
-    reports = [await _report(redis, database, *each) for each in ids]
+    reports = [await _report_or_name(redis, database, *each) for each in ids]
     return tuple(report for report in reports if report is not None)
 
 
@@ -70,6 +76,15 @@ async def _search(
         if len(found) >= most:
             break
     return list(found)[:most]
+
+
+async def _report_or_name(
+    redis: RedisClient, database: Database, root: str, reservation_id: str
+) -> ReservationReport | Unreadable | None:
+    try:
+        return await _report(redis, database, root, reservation_id)
+    except SPOILT as error:
+        return unreadable(root, reservation_id, error)
 
 
 async def _report(
@@ -167,8 +182,11 @@ class _Taken:
         if "chunks" not in record:
             texts = [SIMPLE_RPM, SIMPLE_TPM]
         else:
-            chunks = range(1, int(record["chunks"]) + 1)
-            texts = "".join(record.get(f"b{index}", "") for index in chunks).split(";")
+            count = int(record["chunks"])
+            if count > len(record):
+                raise ValueError(f"{count} chunks in {len(record)} fields")
+            chunks = (record.get(f"b{index}", "") for index in range(1, count + 1))
+            texts = "".join(chunks).split(";")
         return [decode(self._root, text) for text in texts if text]
 
     def _period(self, counter: NamedCounter) -> str:

@@ -13,10 +13,11 @@ from extproc.core.buckets import BucketKind
 from extproc.core.explain import Asked, RefusalReport, RefusingLimit
 from extproc.core.explain_rules import moment_of, period_name
 from extproc.core.limits import MAX_LIMIT
+from extproc.core.subjects import Subject, read_subject
 from extproc.stores import keys
 from extproc.stores.bucket_codec import SIMPLE_RPM, SIMPLE_TPM, NamedCounter, decode
 from extproc.stores.client import RedisClient
-from extproc.stores.explain_lookups import is_request, policy_versions, read_now_ms
+from extproc.stores.explain_lookups import SPOILT, is_request, policy_versions, read_now_ms
 from extproc.stores.record_words import lengthen
 from extproc.stores.sql import Database
 
@@ -27,7 +28,8 @@ _SIMPLE = {"rpm": SIMPLE_RPM, "tpm": SIMPLE_TPM}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Note:
-    """A refusal as Redis keeps it. ``limits``: text, retry ms (-1: never), limit, left of each."""
+    """A refusal as Redis keeps it. ``limits``: text, retry ms (-1: never), limit, left, burst
+    of each."""
 
     root: str
     at: int
@@ -35,9 +37,10 @@ class _Note:
     request_id: str
     model: str
     asked: Asked
-    limits: tuple[tuple[str, int, int, int], ...]
+    limits: tuple[tuple[str, int, int, int, int | None], ...]
     counters: tuple[NamedCounter, ...]
     more: int
+    who: Subject
 
 
 async def explain_refusals(
@@ -108,20 +111,30 @@ async def _notes(redis: RedisClient, roots: Iterable[str]) -> list[_Note]:
 
 
 def _note(root: str, text: str) -> _Note | None:
-    """None for what another release may have written."""
+    """None for what another release may have written, and for what is spoilt."""
     try:
         plain = json.loads(text)
+        at = int(plain["at"])
         # A request may ask for more than any limit allows.
         tokens = min(int(plain["tokens"]), MAX_LIMIT)
         limits = tuple(
-            (lengthen(_SIMPLE.get(name, name)), int(wait), int(limit), int(left))
-            for name, wait, limit, left in plain["by"]
+            (
+                lengthen(_SIMPLE.get(name, name)),
+                int(wait),
+                int(limit),
+                int(left),
+                int(burst[0]) if burst else None,
+            )
+            for name, wait, limit, left, *burst in plain["by"]
         )
         if not limits:
             return None
+        for wait in (0, *(one[1] for one in limits)):
+            moment_of(at + wait)
+        who = read_subject(plain.get("who", ""))
         return _Note(
             root=root,
-            at=int(plain["at"]),
+            at=at,
             reservation_id=str(plain["id"]),
             request_id=str(plain["request"]),
             model=str(plain["model"]),
@@ -129,12 +142,14 @@ def _note(root: str, text: str) -> _Note | None:
                 tokens=tokens,
                 output_tokens=tokens - min(int(plain["input"]), tokens),
                 cost_micros=min(int(plain["cost"]), MAX_LIMIT),
+                is_priced=who.is_priced,
             ),
             limits=limits,
             counters=tuple(decode(root, name) for name, *_ in limits),
             more=int(plain["more"]),
+            who=who,
         )
-    except (KeyError, TypeError, ValueError):
+    except SPOILT:
         return None
 
 
@@ -179,10 +194,15 @@ async def _report(
                 remaining=left,
                 retry_after_ms=wait if wait >= 0 else None,
                 frees_at=moment_of(note.at + wait) if wait >= 0 else None,
+                burst=burst,
             )
-            for counter, (text, wait, limit, left) in zip(note.counters, note.limits, strict=True)
+            for counter, (text, wait, limit, left, burst) in zip(
+                note.counters, note.limits, strict=True
+            )
         ),
         more=note.more,
+        subject=note.who.values,
+        hidden=note.who.hidden,
     )
 
 

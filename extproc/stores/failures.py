@@ -25,6 +25,7 @@ _NOT_RUN_FINAL = (
     redis_errors.NoScriptError,
     redis_errors.ClusterCrossSlotError,
 )
+_UNAUTHENTICATED = "a password is missing in redis.url ({})"
 _NOT_RUN_WORDS = ("BUSY ", "NOREPLICAS ")
 
 
@@ -39,6 +40,8 @@ def refused(error: redis_errors.RedisError) -> StoreUnavailableError:
     text = str(error) or type(error).__name__
     if isinstance(error, redis_errors.AskError):
         text = f"slot and owner: {text} (is redis.cluster = true missing?)"
+    if "unauthenticated" in text:  # a call too long for somebody who gave no password
+        return StoreUnavailableError("redis", _UNAUTHENTICATED.format(text), transient=False)
     if isinstance(error, _NOT_RUN_TRANSIENT) or text.startswith(_NOT_RUN_WORDS):
         return StoreUnavailableError("redis", text, transient=True)
     if isinstance(error, _NOT_RUN_FINAL):
@@ -57,6 +60,9 @@ def lost(cause: Exception, *, was_sent: bool) -> StoreUnavailableError:
         error = StoreUnavailableError("redis", str(cause), transient=False)
     else:
         text = str(cause) or "no reply in time"
+        if not isinstance(cause, (OSError, redis_errors.RedisError)):
+            # Such as a reply, or the name of a server, that cannot be read.
+            text = f"{type(cause).__name__}: {text}"
         error = StoreUnavailableError("redis", text, transient=True)
     error.maybe_applied = was_sent and not isinstance(cause, redis_errors.BusyLoadingError)
     error.__cause__ = cause

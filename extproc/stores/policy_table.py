@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from extproc.core.ids import is_valid_id
 from extproc.core.limits import ServiceLimit
 from extproc.core.policies import (
     BadEffect,
@@ -50,7 +51,7 @@ from extproc.stores.policy_rows import (
 )
 from extproc.stores.sql import Database
 from extproc.stores.tables import block as block_table
-from extproc.stores.tables import limit_override, limit_policy
+from extproc.stores.tables import limit_override, limit_policy, service_limit
 
 
 class PoliciesChangedError(Exception):
@@ -90,6 +91,10 @@ class PolicyTable:
         """What is in force or to come, of ``root`` and of every root; all of it for None."""
         return await self._database.run(lambda connection: _all(connection, root))
 
+    async def roots(self) -> list[str]:
+        """Every root that has, or had, limits of its own; whether they can be read or not."""
+        return await self._database.run(_roots)
+
     async def check(self) -> PolicyCheck:
         """Whatever is wrong, at all roots."""
         return await self._database.run(_check)
@@ -99,28 +104,33 @@ class PolicyTable:
         return await self._database.run(lambda connection: _plan(connection, file))
 
     async def apply(self, file: PolicyFile, expected: Sequence[PolicyChange]) -> None:
-        """Do what ``plan`` said, in one transaction, or raise PoliciesChangedError."""
-        await self._database.run(lambda connection: _apply(connection, file, expected))
+        """Do what ``plan`` said, in one transaction, or raise PoliciesChangedError.
+
+        Of several changes at once, each is checked after the one before is written. So
+        PolicyPlanError may come here too.
+        """
+        await self._database.run(lambda connection: _apply(connection, file, expected), alone=True)
 
     async def block(self, block: Block) -> None:
         """Add a block; it replaces one of the same scope, value and root."""
-        await self._database.run(lambda connection: _put_block(connection, block))
+        await self._database.run(lambda connection: _put_block(connection, block), alone=True)
 
     async def unblock(self, scope: Scope, value: str, *, root: str | None = None) -> bool:
         """Remove a block; False when there was none."""
         return await self._database.run(
-            lambda connection: _delete_block(connection, scope, value, root)
+            lambda connection: _delete_block(connection, scope, value, root), alone=True
         )
 
     async def override(
         self, policy: str, dimension: Dimension, override: Override | None
-    ) -> LimitPolicy:
-        """Set or (None) end the override of one rule; the policy that it belongs to.
+    ) -> tuple[LimitPolicy, bool]:
+        """Set or (None) end the override of one rule: the policy that it belongs to, and whether
+        there was an override before.
 
         Raises ValueError when no policy of that name, in force or to come, limits ``dimension``.
         """
         return await self._database.run(
-            lambda connection: _put_override(connection, policy, dimension, override)
+            lambda connection: _put_override(connection, policy, dimension, override), alone=True
         )
 
 
@@ -174,6 +184,17 @@ def _concerning(
         overrides=tuple(each for each in overrides if each.policy in names),
         bad=(*bad, *more),
     )
+
+
+def _roots(connection: Connection) -> list[str]:
+    columns = (service_limit.c.service_id, limit_policy.c.root)
+    found = {
+        root
+        for column in columns
+        for root in connection.execute(select(column).distinct()).scalars()
+        if isinstance(root, str) and is_valid_id(root)
+    }
+    return sorted(found)
 
 
 def _check(connection: Connection) -> PolicyCheck:
@@ -254,13 +275,13 @@ def _delete_block(connection: Connection, scope: Scope, value: str, root: str | 
 
 def _put_override(
     connection: Connection, name: str, dimension: Dimension, override: Override | None
-) -> LimitPolicy:
+) -> tuple[LimitPolicy, bool]:
     found, _ = _current(connection, database_now(connection), limit_policy.c.name == name)
     with_rule = [p for p in found if any(rule.dimension is dimension for rule in p.rules)]
     if not with_rule:
         raise ValueError(f"no policy {name} limits {dimension}")
     columns = limit_override.c
-    connection.execute(
+    deleted = connection.execute(
         delete(limit_override).where(columns.policy == name, columns.dimension == dimension.value)
     )
     if override is not None:
@@ -272,7 +293,7 @@ def _put_override(
                 until=naive(override.until),
             )
         )
-    return with_rule[-1]
+    return with_rule[-1], deleted.rowcount > 0
 
 
 def _of(table: Any, root: str | None) -> ColumnElement[bool]:

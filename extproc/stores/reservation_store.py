@@ -8,6 +8,7 @@ from extproc.core.estimates import EstimateMode
 from extproc.core.limits import MAX_LIMIT, ServiceLimit
 from extproc.core.ports import OpenReservation
 from extproc.core.reservations import (
+    Admitted,
     Rejected,
     ReserveRequest,
     Settlement,
@@ -66,6 +67,8 @@ class RedisReservationStore:
         verdict = read_verdict(request, await self._redis.run(script, names, args))
         if problem is not None and isinstance(verdict, Rejected):
             raise problem
+        if isinstance(verdict, Admitted):
+            self._registry.add_soon(request.root)
         return verdict
 
     async def settle(self, settlement: Settlement) -> SettleResult:
@@ -162,6 +165,10 @@ class RedisReservationStore:
         """Every root that may hold a reservation, sorted."""
         return await self._registry.roots()
 
+    async def close(self) -> None:
+        """Stop what runs in the background; before the batcher is closed."""
+        await self._registry.close()
+
     async def ping(self) -> None:
         """Redis answers; the first time that it does, it also gets all scripts."""
         await self._redis.ping()
@@ -221,6 +228,7 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         request.owner,
         request.request_hash,
         *_idempotency_args(request),
+        request.subject,
     )
 
 
@@ -271,6 +279,7 @@ def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         encoded.for_record,
         ",".join(request.other_roots),
         *_idempotency_args(request),
+        request.subject,
     )
 
 

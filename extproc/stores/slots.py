@@ -5,7 +5,7 @@ from typing import Any
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from extproc.stores.redis_url import Address
+from extproc.stores.redis_url import Address, usable
 
 SLOTS = REDIS_CLUSTER_HASH_SLOTS
 # Redis advises against more nodes than this (its cluster specification).
@@ -46,24 +46,25 @@ def slot_of_command(command: Sequence[str | int | bytes]) -> int:
 def read_owners(reply: Any, *, asked: Address) -> list[Address | None]:
     """The owner of each slot by a reply of CLUSTER SLOTS; ``asked`` is the node that gave it.
 
-    An empty host means that node's own (a node that does not know its address); a node whose name
-    is not known yet ("?") owns nothing. Raises ValueError for anything that is no such reply.
+    An empty host means that node's own (a node that does not know its address). A node whose name
+    is not known yet ("?") or cannot be one owns nothing: no call would reach it. Raises ValueError
+    for anything that is no such reply.
     """
     owners: list[Address | None] = [None] * SLOTS
     nodes: set[Address] = set()
     try:
         for start, end, master, *_ in reply:
-            if master[0] == "?":
-                continue
             if not 0 <= start <= end < SLOTS:
                 raise ValueError(f"slots {start} to {end}")
-            owner = Address(master[0] or asked.host, int(master[1]))
+            owner = usable(master[0] or asked.host, int(master[1]))
+            if owner is None:
+                continue
             nodes.add(owner)
             owners[start : end + 1] = [owner] * (end + 1 - start)
     except (TypeError, LookupError, ValueError) as error:
         raise ValueError(f"not a map of slots: {error}") from error
     if not nodes:
-        raise ValueError(f"{asked} knows of no slots: it belongs to no cluster yet")
+        raise ValueError(f"{asked} knows of no slots that can be reached: no cluster yet?")
     if len(nodes) > MOST_NODES:
         raise ValueError(f"{len(nodes)} masters; {MOST_NODES} at most")
     return owners

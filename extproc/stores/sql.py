@@ -7,18 +7,23 @@ import asyncio
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from sqlite3 import SQLITE_BUSY, SQLITE_CANTOPEN, SQLITE_FULL, SQLITE_IOERR, SQLITE_LOCKED
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy import exc as sql_errors
 
 from extproc.core.errors import SettingsError, StoreUnavailableError
+from extproc.stores.sql_lock import only_writer
 
 T = TypeVar("T")
 
 _MYSQL = ("mysql", "mariadb")
+_SQLITE = "sqlite:///"
+_NO_NEW_FILE = {"mode": "rw", "uri": "true"}
 # MySQL: access denied (three kinds), unknown database, command denied: waiting does not help.
 _MYSQL_FINAL = {1044, 1045, 1049, 1142, 1698}
 _MYSQL_NO_TABLE = 1146
@@ -56,7 +61,7 @@ def shown_url(url: str) -> str:
             port=parsed.port,
             database=parsed.database,
         ).render_as_string()
-    return f"sqlite:///{Path(parsed.database or '').absolute()}"
+    return f"{_SQLITE}{Path(parsed.database or '').absolute()}"
 
 
 def make_engine(
@@ -95,7 +100,7 @@ def _read_any_text(connection: Any, _: object) -> None:
 
 
 class Database:
-    """Runs functions on a connection, each in a transaction of its own.
+    """Runs functions on a connection, each in a transaction of its own; makes no database.
 
     A call answers, or fails, within three time-outs: a thread may have to connect, to ask, and to
     commit. Every failure is a StoreUnavailableError("sql").
@@ -104,29 +109,40 @@ class Database:
     def __init__(
         self, *, url: str, threads: int = 4, timeout_ms: int = 2000, recycle_seconds: int = 1800
     ) -> None:
+        self._shown_url = shown_url(url)
         self.engine = make_engine(
-            url, pool_size=threads, timeout_ms=timeout_ms, recycle_seconds=recycle_seconds
+            _existing(url),
+            pool_size=threads,
+            timeout_ms=timeout_ms,
+            recycle_seconds=recycle_seconds,
         )
         self._deadline = 3 * timeout_ms / 1000
+        # A lock that waits is a read for the driver, which must last longer.
+        self._lock_wait = timeout_ms / 2000
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="sql")
 
-    async def run(self, work: Callable[[Connection], T]) -> T:
+    async def run(self, work: Callable[[Connection], T], *, alone: bool = False) -> T:
         """Call ``work`` in a thread and commit; an exception of ``work`` rolls back.
 
-        A cancelled caller leaves the thread to end by itself.
+        ``alone``: no other call with it, of any process, runs meanwhile (see ``sql_lock``). A
+        cancelled caller leaves the thread to end by itself.
         """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._deadline):
-                return await loop.run_in_executor(self._threads, self._transaction, work)
+                return await loop.run_in_executor(
+                    self._threads, lambda: self._transaction(work, alone=alone)
+                )
         except TimeoutError as error:
             text = f"no answer within {self._deadline:g} s"
             raise StoreUnavailableError("sql", text, transient=True, maybe_applied=True) from error
 
-    def _transaction(self, work: Callable[[Connection], T]) -> T:
+    def _transaction(self, work: Callable[[Connection], T], *, alone: bool) -> T:
         committing = False
         try:
-            with self.engine.connect() as connection:
+            with self.engine.connect() as connection, ExitStack() as within:
+                if alone:
+                    within.enter_context(only_writer(connection, wait_seconds=self._lock_wait))
                 result = work(connection)
                 committing = True
                 try:
@@ -138,7 +154,9 @@ class Database:
                     raise
                 return result
         except sql_errors.SQLAlchemyError as error:
-            raise unavailable(error, was_committing=committing) from error
+            raise unavailable(
+                error, was_committing=committing, shown_url=self._shown_url
+            ) from error
 
     async def close(self) -> None:
         """Wait for running calls (bounded by the time-outs) and close all connections."""
@@ -146,14 +164,26 @@ class Database:
         self.engine.dispose()
 
 
+def _existing(url: str) -> str:
+    """``url``, by which SQLite opens a file but makes none: who only asks leaves no empty one."""
+    parsed = database_url(url)
+    name = parsed.database or ""
+    if parsed.get_backend_name() in _MYSQL or "uri" in parsed.query:
+        return url
+    existing = parsed.set(database=f"file:{quote(name)}", query={**parsed.query, **_NO_NEW_FILE})
+    return existing.render_as_string(hide_password=False)
+
+
 def unavailable(
-    error: sql_errors.SQLAlchemyError, *, was_committing: bool = False
+    error: sql_errors.SQLAlchemyError, *, was_committing: bool = False, shown_url: str = ""
 ) -> StoreUnavailableError:
-    """The library's error as ours, in one line. ``was_committing``: a commit was under way."""
+    """The library's error as ours, in one line. ``was_committing``: a commit was under way.
+    ``shown_url``: where tables are missing."""
     cause: Any = getattr(error, "orig", None)
     code = cause.args[0] if cause is not None and cause.args else None
-    if code == _MYSQL_NO_TABLE or str(cause).startswith("no such table"):
-        text = "the tables are missing: run `tokenweir db upgrade`"
+    if code == _MYSQL_NO_TABLE or _is_empty_sqlite(cause, shown_url):
+        where = f" in {shown_url}" if shown_url else ""
+        text = f"the tables are missing{where}: run `tokenweir db upgrade`"
         return StoreUnavailableError("sql", text, transient=False)
     text = _one_line(f"{type(error).__name__}: {cause or error}")
     if isinstance(error, sql_errors.TimeoutError):  # all connections are taken
@@ -171,6 +201,14 @@ def unavailable(
         # A connection that breaks while it commits leaves open whether it did.
         maybe_applied=was_committing,
     )
+
+
+def _is_empty_sqlite(cause: Any, shown_url: str) -> bool:
+    """No table, or not even a file."""
+    if getattr(cause, "sqlite_errorcode", 0) & 0xFF == SQLITE_CANTOPEN:
+        path = Path(shown_url.removeprefix(_SQLITE))
+        return shown_url.startswith(_SQLITE) and path.parent.is_dir() and not path.exists()
+    return str(cause).startswith("no such table")
 
 
 def _one_line(text: str) -> str:

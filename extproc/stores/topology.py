@@ -39,7 +39,7 @@ class Topology:
     def node(self, address: Address) -> RedisBatcher:
         """The client of a node. To be used at once: a node that owns nothing any more is closed.
 
-        Raises StoreUnavailableError when there are too many, and SettingsError.
+        Raises StoreUnavailableError when there are too many. An address is a ``usable`` one.
         """
         known = self._nodes.get(address)
         if known is None:

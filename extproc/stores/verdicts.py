@@ -144,6 +144,7 @@ def _refusals(
             remaining=states[index - 1].remaining,
             retry_after_ms=_retry(retry_ms),
             subject=buckets[index - 1].subject,
+            burst=buckets[index - 1].burst,
         )
         for index, retry_ms in zip(flat[::2], flat[1::2], strict=True)
     )

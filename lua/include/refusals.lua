@@ -15,7 +15,8 @@ local function short(text)
   return (text:sub(1, MOST_NOTE_BYTES):gsub('[\192-\255][\128-\191]*$', ''))
 end
 
--- ``by`` has what refused: { name, retry ms (-1: never), limit, left } each. Names are rpm and tpm of
+-- ``by`` has what refused: { name, retry ms (-1: never), limit, left, burst of a token bucket } each.
+-- ``call.who`` is text of its own (core/subjects.py), bounded there. Names are rpm and tpm of
 -- simple roots, else the counter as a record keeps it (see correct.lua).
 local function keep_refusal(key, now, call, input, total, cost, by)
   for order, one in ipairs(by) do
@@ -31,12 +32,13 @@ local function keep_refusal(key, now, call, input, total, cost, by)
   end)
   local named = {}
   for i = 1, math.min(#by, MOST_NAMED) do
-    named[i] = { by[i][1], digits(by[i][2]), digits(by[i][3]), digits(by[i][4]) }
+    named[i] = { by[i][1], digits(by[i][2]), digits(by[i][3]), digits(by[i][4]),
+      by[i][5] and digits(by[i][5]) }
   end
   -- Numbers are text: cjson would round large ones.
   local entry = cjson.encode({ at = digits(now), id = call.id, request = short(call.request_id),
     model = short(call.model), input = digits(input), tokens = digits(total), cost = digits(cost),
-    by = named, more = digits(#by - #named) })
+    by = named, more = digits(#by - #named), who = call.who })
   -- What is only for people never changes an answer, not even when Redis' memory is full.
   local length = redis.pcall('LPUSH', key, entry)
   if type(length) == 'number' then

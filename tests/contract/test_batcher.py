@@ -8,11 +8,15 @@ from contextlib import asynccontextmanager
 import pytest
 import redis
 
-from extproc.core.errors import StoreUnavailableError
+from extproc.app import _announce_readiness
+from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.reservations import Admitted
+from extproc.envoy_io.server import GrpcServer
 from extproc.stores.batcher import MAX_BATCH, RedisBatcher
+from extproc.stores.cluster import RedisCluster
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.scripts import Script, load_script
+from tests.support.fakes import RecordingTelemetry
 from tests.support.processes import free_port
 from tests.support.reservations import Inspector, request, settlement
 from tests.support.tcp import Handler, silent, tcp_server
@@ -205,6 +209,21 @@ async def test_wrong_credentials_are_not_transient(redis_url: str) -> None:
     assert not error.maybe_applied
 
 
+async def test_a_password_that_is_missing_is_named(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """A long call gets a protocol error then, and no word about passwords."""
+    redis_client.config_set("requirepass", "geheim")
+    try:
+        async with client(redis_url, timeout_ms=2000) as batcher:
+            error = await failure(batcher.command("SCRIPT", "LOAD", "-- " + "x" * 20_000))
+    finally:
+        redis_client.config_set("requirepass", "")
+    assert "a password is missing in redis.url" in str(error)
+    assert not error.transient
+    assert not error.maybe_applied
+
+
 async def test_an_unknown_script_is_sent_once_more_with_its_source() -> None:
     seen: list[bytes] = []
 
@@ -267,6 +286,66 @@ async def test_refusals_that_did_not_run(reply: bytes, transient: bool) -> None:
     async with answering(refuse) as url, client(url, timeout_ms=2000) as batcher:
         error = await failure(batcher.command("INCR", "a"))
     assert (error.transient, error.maybe_applied) == (transient, False)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"-MOVED 1\r\n", b"-MOVED x 127.0.0.1:1\r\n", b"-ASK 1 127.0.0.1\r\n"],
+)
+async def test_a_reply_that_cannot_be_read_is_an_answer(reply: bytes) -> None:
+    async def mumble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1 << 20):
+            writer.write(reply)
+
+    async with answering(mumble) as url, client(url, timeout_ms=2000) as batcher:
+        for _ in range(2):
+            error = await failure(batcher.command("INCR", "a"))
+            assert (error.transient, error.maybe_applied) == (True, True)
+            assert "stopped" not in str(error)
+
+
+async def test_a_connection_that_cannot_be_made_is_an_answer(batcher: RedisBatcher) -> None:
+    """A caller without one would wait for ever, and so would the end of the process."""
+    batcher._idle.clear()
+    batcher._pool.connection_kwargs["nonsense"] = 1
+    async with asyncio.timeout(5):
+        error = await failure(batcher.command("PING"))
+    assert "nonsense" in str(error)
+    assert not error.maybe_applied
+
+
+@pytest.mark.parametrize("kind", [RedisBatcher, RedisCluster])
+@pytest.mark.parametrize(
+    "options", ["redis://a/0?foo=bar", "redis://a/0?protocol=3", "rediss://a/0?ssl_cert_reqs=foo"]
+)
+async def test_a_url_that_is_not_understood_stops_the_start(
+    kind: type[RedisBatcher | RedisCluster], options: str
+) -> None:
+    with pytest.raises(SettingsError, match=r"^redis\.url: "):
+        kind(url=options)
+
+
+async def test_a_process_that_waits_for_redis_can_be_stopped() -> None:
+    asked, stop, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        asked.set()
+        await ended.wait()
+
+    server = GrpcServer(listen="127.0.0.1:0", max_body_bytes=1, telemetry=RecordingTelemetry())
+    async with answering(mute) as url, client(url, timeout_ms=60_000) as batcher:
+        waiting = asyncio.create_task(
+            _announce_readiness(server, RedisReservationStore(batcher), stop)
+        )
+        await asked.wait()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        stop.set()
+        await asyncio.wait((waiting,), timeout=5)
+        ended.set()
+        assert waiting.done()
+        await waiting
 
 
 async def test_closing_lets_running_calls_end_and_refuses_new_ones(redis_url: str) -> None:

@@ -1,5 +1,6 @@
 """The stores on a real cluster: every verb, all keys of a root in one slot."""
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -8,8 +9,9 @@ import redis
 
 from extproc.core.buckets import Bucket
 from extproc.core.errors import StoreUnavailableError
+from extproc.core.explain import ReservationReport
 from extproc.core.limits import ServiceLimit
-from extproc.core.policies import Descriptor, Dimension, LimitPolicy, Rule, Scope
+from extproc.core.policies import Block, Descriptor, Dimension, LimitPolicy, Rule, Scope
 from extproc.core.policy_plan import EPOCH, PolicyDraft, PolicyFile
 from extproc.core.reservations import (
     Admitted,
@@ -210,6 +212,33 @@ async def test_a_limit_across_roots_is_a_second_call_in_another_slot(
     await database.close()
 
 
+async def test_a_set_of_roots_that_was_lost_alone_hides_nobody(
+    cluster: ValkeyCluster,
+    redis_cluster: RedisCluster,
+    cluster_store: RedisReservationStore,
+    database: Database,
+    roots: list[str],
+) -> None:
+    """Its master came back empty; those of the services have everything."""
+    policies = PolicyTable(database)
+    admin, source = PolicyAdmin(redis_cluster, policies), CachedLimitSource(redis_cluster, policies)
+    for root in roots:
+        await LimitTable(database).put(root, rpm=10, tpm=1000)
+        await source.load(root)
+    # Of the other services too, such as one whose row is gone.
+    gone = [f"{root}-gone" for root in roots]
+    for root in gone:
+        cluster.owner(keys.config(root)).client.hset(keys.config(root), "status", "1")
+    registry = cluster.owner(keys.ROOTS).client
+    registry.delete(keys.ROOTS)
+    assert isinstance(await cluster_store.reserve(request(root=roots[0])), Admitted)
+    await asyncio.to_thread(wait_until, lambda: registry.smembers(keys.ROOTS) == {roots[0]})
+    await admin.block(Block(scope=Scope.USER, value="eve"))
+    assert not [key for key in cluster.all_keys() if key.startswith("config:")]
+    await source.close()
+    await database.close()
+
+
 async def test_explain_looks_into_every_master(
     cluster: ValkeyCluster,
     redis_cluster: RedisCluster,
@@ -224,6 +253,7 @@ async def test_explain_looks_into_every_master(
         (found,) = await explain_reservation(
             redis_cluster, database, root=root, wanted_id=f"of-{root}"
         )
+        assert isinstance(found, ReservationReport)
         assert (found.reservation_id, found.reserved_tokens) == ("r1", 110)
         descriptor = Descriptor(root=root, values={Scope.SERVICE: root}, requested_model="gpt-4o")
         report = await explain_subject(redis_cluster, database, descriptor=descriptor)

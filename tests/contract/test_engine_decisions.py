@@ -201,6 +201,24 @@ async def test_an_old_view_decides_nothing(
     assert counters.state() == {}
 
 
+@pytest.mark.parametrize("half", ["version", "view"])
+@pytest.mark.parametrize("simple", [True, False])
+async def test_half_of_a_view_is_as_good_as_none(
+    store: RedisReservationStore, redis_client: redis.Redis, half: str, simple: bool
+) -> None:
+    config = keys.config(ROOT)
+    for is_empty in (True, False):
+        cache_view(redis_client)
+        if simple:
+            redis_client.hset(config, mapping={"rpm": 10, "tpm": 1000})
+        redis_client.hdel(config, half)
+        if is_empty:
+            redis_client.hset(config, half, "")
+        assert await store.reserve(request()) == LimitsMissing()
+        other = asking(minute("x", Unit.TOTAL, 1000), version="f" * 16)
+        assert await store.reserve(other) == LimitsMissing()
+
+
 async def test_a_pinned_view_needs_no_cache_and_registers_its_root(
     store: RedisReservationStore, counters: Counters
 ) -> None:

@@ -62,6 +62,9 @@ VARIATIONS: dict[str, dict[str, Any]] = {
         "unmetered_prefixes": ("/v1/models", "/v1/files"),
         "upstream_headers": {"authorization": "Bearer %ENVIRONMENT(KEY)%"},
         "tokenweir_health_check": False,
+        "trusted_headers": ("x-user", "x-agent"),
+        "front_headers": ("x-department",),
+        "idempotency_header": "idempotency-key",
     },
 }
 each_variation = pytest.mark.parametrize("changes", VARIATIONS.values(), ids=VARIATIONS)
@@ -224,6 +227,13 @@ def test_the_includes_folder_is_no_package() -> None:
         ({"profile": "guess"}, "profile"),
         ({"failure_mode": "ajar"}, "failure_mode"),
         ({"identity_header": "x'] or true"}, "identity_header"),
+        ({"trusted_headers": ("X-User",)}, "trusted_headers"),
+        ({"trusted_headers": ("authorization",)}, "trusted_headers"),
+        ({"trusted_headers": ("x-user", "x-user")}, "trusted_headers"),
+        ({"trusted_headers": ("key",), "idempotency_header": "key"}, "trusted_headers"),
+        ({"front_headers": ("x-tokenweir-service",)}, "front_headers"),
+        ({"trusted_headers": ("x-user",), "front_headers": ("x-user",)}, "front_headers"),
+        ({"idempotency_header": "authorization"}, "idempotency_header"),
         ({"api_keys": {"key": "team}{"}}, "api_keys"),
         ({"api_keys": {"": "team"}}, "api_keys"),
         ({"max_body_bytes": 0}, "max_body_bytes"),
@@ -259,7 +269,8 @@ def test_the_command_line_says_the_same_as_the_options(tmp_path: Path) -> None:
     line += [f"--api-keys={keys}", "--failure-mode=open"]
     line += ["--upstream-header", "Authorization: Bearer %ENVIRONMENT(KEY)%"]
     line += ["--unmetered=/v1/models", "--access-log=/dev/stdout", "--no-health-check"]
-    line += ["--access-log-flush-seconds=7.5"]
+    line += ["--access-log-flush-seconds=7.5", "--trusted-header=x-user", "--trusted-header=x-app"]
+    line += ["--front-header=x-department", "--idempotency-header=idempotency-key"]
     assert parse(line) == RenderOptions(
         upstream_url=HTTP,
         listen_host="0.0.0.0",
@@ -273,6 +284,9 @@ def test_the_command_line_says_the_same_as_the_options(tmp_path: Path) -> None:
         unmetered_prefixes=("/v1/models",),
         access_log_path="/dev/stdout",
         access_log_flush_seconds=7.5,
+        trusted_headers=("x-user", "x-app"),
+        front_headers=("x-department",),
+        idempotency_header="idempotency-key",
     )
     assert parse([f"--upstream={HTTP}"]) == RenderOptions(upstream_url=HTTP)
 

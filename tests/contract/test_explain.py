@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extproc.core.buckets import Period
-from extproc.core.explain import RootState
+from extproc.core.explain import Hold, RootState
 from extproc.core.policies import (
     ANY,
     EACH,
@@ -350,6 +350,8 @@ async def test_open_reservations_are_listed_by_deadline_and_bounded(world: World
     assert (holds.open, len(holds.first)) == (25, 20)
     assert [hold.reservation_id for hold in holds.first] == [f"r{24 - n:02}" for n in range(20)]
     first, second = holds.first[:2]
+    assert isinstance(first, Hold)
+    assert isinstance(second, Hold)
     assert (first.overdue, second.overdue) == (True, False)
     assert (second.reserved_tokens, second.model, second.request_id) == (100, "gpt-4o", "req-1")
     assert second.age_ms is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from extproc.cli import main
-from extproc.core.explain import Asked
+from extproc.core.explain import Asked, ReservationReport
 from extproc.core.policies import (
     ANY,
     Algorithm,
@@ -123,6 +123,7 @@ async def test_the_version_is_that_of_the_admission(world: World) -> None:
         (report,) = await explain_reservation(
             world.batcher, world.database, root=ROOT, wanted_id="r1"
         )
+        assert isinstance(report, ReservationReport)
         assert report.policies == (wanted,)
 
 
@@ -155,6 +156,7 @@ async def test_a_request_id_finds_its_records_at_its_root_only(world: World) -> 
     assert await ids("req-1", root=None) == ["r1", "r2", "r4"]
     assert await ids("not an id {}") == []
     (simple,) = await explain_reservation(world.batcher, world.database, root=ROOT, wanted_id="r3")
+    assert isinstance(simple, ReservationReport)
     assert simple.policies == ("service_limit",)
     assert [one.label for one in simple.taken] == ["service_limit/rpm", "service_limit/total_tpm"]
 
@@ -163,6 +165,7 @@ async def test_a_release_before_its_reserve_is_explained_too(world: World) -> No
     early = settlement("r1", 0, 0, root=ROOT, outcome=Outcome.NOT_FORWARDED)
     await world.store.release(replace(early, knowledge=Knowledge.KNOWN))
     (report,) = await explain_reservation(world.batcher, world.database, root=ROOT, wanted_id="r1")
+    assert isinstance(report, ReservationReport)
     assert (report.state, report.admitted_at, report.taken) == ("RELEASED", None, ())
 
 
@@ -194,7 +197,12 @@ async def test_the_command_explains_a_subject(
     plain = json.loads(capsys.readouterr().out)
     assert plain["limits"][0]["label"] == "p1/rpm"
     assert plain["asked"]["tokens"] == 50
-    assert plain["subject"] == {"tenant": ROOT, "user": "alice", "service": ROOT}
+    assert plain["subject"] == {
+        "tenant": ROOT,
+        "user": "alice",
+        "service": ROOT,
+        "provider": "openai",
+    }
     assert 0 < plain["fits_in_ms"] <= 60_000
     datetime.fromisoformat(plain["fits_at"])
 

@@ -288,7 +288,12 @@ async def test_the_command_explains_a_refusal_and_names_the_command_for_now(
     plain = json.loads(capsys.readouterr().out)
     assert plain["reservations"][0]["reserved_tokens"] == 200
     (refusal,) = plain["refusals"]
-    assert refusal["asked"] == {"tokens": 100, "output_tokens": 90, "cost_micros": 0}
+    assert refusal["asked"] == {
+        "tokens": 100,
+        "output_tokens": 90,
+        "cost_micros": 0,
+        "is_priced": True,
+    }
     assert refusal["limits"][0]["label"] == "p1/total_tpm"
     datetime.fromisoformat(refusal["limits"][0]["frees_at"])
 

@@ -48,7 +48,7 @@ def test_a_service_is_deleted_and_its_cache_forgotten(
     redis_client.hset(keys.config("acme"), "status", "1")
     capsys.readouterr()
     assert limits("delete", "acme") == 0
-    assert capsys.readouterr().out == "deleted acme\n"
+    assert capsys.readouterr().out == "deleted acme: its requests are refused as unknown\n"
     assert redis_client.exists(keys.config("acme")) == 0
     assert limits("get", "acme") == 1
     # Again, for a run whose clearing of the cache failed.
@@ -58,13 +58,72 @@ def test_a_service_is_deleted_and_its_cache_forgotten(
     assert redis_client.exists(keys.config("acme")) == 0
 
 
+def test_a_delete_says_that_policies_still_let_the_service_in(
+    sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "limits.yaml"
+    for name, root in (("users", "acme"), ("others", "acme-2")):
+        path.write_text((GOOD % name).replace("acme", root))
+        assert limits("apply", "-f", str(path)) == 0
+    assert limits("set", "acme", "--rpm", "1", "--tpm", "1") == 0
+    capsys.readouterr()
+    assert limits("delete", "acme") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "deleted the rpm, tpm and status of acme",
+        "acme is still let in: it has policies of its own (users)",
+    ]
+
+
+def test_what_a_file_ends_because_it_leaves_it_out_is_said(
+    sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "limits.yaml"
+    for name, ended in (("first", False), ("second", True)):
+        path.write_text(GOOD % name)
+        for words, verb in ((["--dry-run"], "would end"), ([], "ends")):
+            assert limits("apply", "-f", str(path), *words) == 0
+            out = capsys.readouterr().out
+            assert (f"{verb} 1 policy that is not in this file\n" in out) is ended
+
+
+def test_a_scope_that_nothing_gives_a_value_is_warned_of(
+    sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "limits.yaml"
+    path.write_text(GOOD % "users")
+    warning = "warning: users: identity.scopes.user is not in the settings"
+    for words in (["--dry-run"], []):
+        assert limits("apply", "-f", str(path), *words) == 0
+        assert warning in capsys.readouterr().err
+    assert limits("block", "user", "mallory") == 0
+    assert "warning: block of mallory: identity.scopes.user" in capsys.readouterr().err
+    for scope in ("service", "model", "provider"):
+        path.write_text((GOOD % f"of-{scope}").replace("scope: user", f"scope: {scope}"))
+        assert limits("apply", "-f", str(path)) == 0
+    source = '{"user": [{"kind": "header", "name": "x-user"}]}'
+    monkeypatch.setenv("TOKENWEIR_IDENTITY__SCOPES", source)
+    path.write_text(GOOD % "users")
+    assert limits("apply", "-f", str(path)) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_number_of_many_digits_is_not_printed(
+    sql: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        limits("override", "p", "rpm", "9" * 5000)
+    shown = capsys.readouterr().err
+    assert "LIMIT: no limit, nor none: 99999" in shown
+    assert len(shown) < 1000
+
+
 def test_a_delete_that_could_not_clear_the_cache_says_so(
     sql: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert limits("set", "acme", "--rpm", "1", "--tpm", "1") == 0
     monkeypatch.setenv("TOKENWEIR_REDIS__URL", "redis://127.0.0.1:1/0")
     assert limits("delete", "acme") == 3
-    assert "saved, but the cache was not cleared" in capsys.readouterr().err
+    assert "deleted, but the cache was not cleared" in capsys.readouterr().err
     monkeypatch.undo()
 
 
@@ -137,7 +196,7 @@ def test_what_cannot_be_read_is_shown_and_found_by_check(
     assert limits("set", "svc", "--rpm", "1", "--tpm", "1") == 0
     capsys.readouterr()
     assert limits("check") == 0
-    assert capsys.readouterr().out == "all can be read and has room\n"
+    assert capsys.readouterr().out == "everything can be read, and there is room for it\n"
     write(
         sql,
         "UPDATE limit_policy SET rules = 'x' WHERE name = 'spoilt'",
@@ -203,3 +262,21 @@ def test_a_service_that_cannot_be_and_was_written_by_hand_can_be_deleted(
     assert "wrong setting: limits disable: across:provider:openai" in capsys.readouterr().err
     assert limits("delete", name) == 0
     assert limits("get", name) == 1
+
+
+def test_an_override_needs_an_end_and_none_ends_only_one_that_is(
+    sql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "limits.yaml"
+    path.write_text(GOOD % "p")
+    assert limits("apply", "-f", str(path)) == 0
+    capsys.readouterr()
+    assert limits("override", "p", "rpm", "5") == 2
+    said = capsys.readouterr().err
+    assert said == "tokenweir: limits override: --until is needed with a number\n"
+    assert limits("override", "p", "rpm", "none") == 1
+    assert capsys.readouterr().err == "no override: p rpm\n"
+    assert limits("override", "p", "rpm", "5", "--until", "2999-01-01T00:00:00Z") == 0
+    assert limits("override", "p", "rpm", "none") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "p rpm: override ended"
+    assert limits("override", "nobody", "rpm", "none") == 2

@@ -173,6 +173,53 @@ async def test_each_change_clears_the_cache_of_whom_it_concerns(
     assert await cached_after(admin.plan(file())) == {ROOT, *others}
 
 
+async def test_a_change_for_every_root_reaches_those_that_redis_does_not_list(
+    source: CachedLimitSource, admin: PolicyAdmin, table: LimitTable, redis_client: redis.Redis
+) -> None:
+    """Also one that is in no table any more, while its entry lives."""
+    await table.put(ROOT, rpm=5, tpm=50)
+    await source.load(ROOT)
+    redis_client.hset(keys.config("gone"), "status", "1")
+    redis_client.delete(keys.ROOTS)
+    await admin.block(Block(scope=Scope.USER, value="eve"))
+    assert not list(redis_client.scan_iter("config:*"))
+
+
+@pytest.mark.parametrize("lost", ["smembers", "scan"])
+async def test_what_can_be_cleared_is_cleared_and_the_rest_is_said(
+    redis_url: str, database: Database, table: LimitTable, redis_client: redis.Redis, lost: str
+) -> None:
+    await table.put(ROOT, rpm=5, tpm=50)
+    policies = PolicyTable(database)
+    redis_client.hset(CONFIG, "status", "1")
+    redis_client.acl_setuser(
+        "limited",
+        enabled=True,
+        passwords=["+pw"],
+        keys=["*"],
+        categories=["+@all"],
+        commands=[f"-{lost}"],
+    )
+    client = RedisBatcher(url=redis_url.replace("://", "://limited:pw@"), timeout_ms=5000)
+    try:
+        with pytest.raises(StoreUnavailableError, match="saved, but the cache was not cleared"):
+            await PolicyAdmin(client, policies).block(Block(scope=Scope.USER, value="eve"))
+    finally:
+        await client.close()
+        redis_client.acl_deluser("limited")
+    assert not redis_client.exists(CONFIG)
+
+
+async def test_every_root_of_the_tables_is_known(
+    database: Database, admin: PolicyAdmin, table: LimitTable
+) -> None:
+    await table.put("service", rpm=5, tpm=50)
+    await apply(admin, file("mine"))
+    await apply(admin, file("all", root=None))
+    await apply(admin, file())  # what has ended may still be cached
+    assert await PolicyTable(database).roots() == sorted((ROOT, "service"))
+
+
 async def test_a_change_of_limits_of_a_root_with_policies_is_seen(
     source: CachedLimitSource, admin: PolicyAdmin, table: LimitTable, batcher: RedisBatcher
 ) -> None:

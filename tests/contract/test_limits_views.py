@@ -24,6 +24,7 @@ from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
 from extproc.stores.limit_admin import PolicyAdmin
 from extproc.stores.limit_lookup import CachedLimitSource
+from extproc.stores.limit_table import LimitTable
 from extproc.stores.policy_table import PolicyTable
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
@@ -115,6 +116,39 @@ async def test_sql_decides_and_the_cache_stays_as_it_was(
     # An administrator's change is seen by the next request here too.
     await worker.apply(0)
     assert isinstance(await worker.ask(), Rejected)
+
+
+@pytest.mark.parametrize("knows_it", [True, False], ids=["same worker", "new worker"])
+@pytest.mark.parametrize("simple", [True, False], ids=["simple limits too", "only policies"])
+@pytest.mark.parametrize(
+    "spoilt", [{"view": ""}, {"version": ""}, {"view": None}, {"version": None}], ids=str
+)
+async def test_half_of_a_view_is_none(  # noqa: PLR0917 - fixtures
+    worker: Worker,
+    database: Database,
+    redis_client: redis.Redis,
+    spoilt: dict[str, str | None],
+    simple: bool,
+    knows_it: bool,
+) -> None:
+    if simple:
+        await LimitTable(database).put(ROOT, rpm=1000, tpm=1_000_000)
+    await worker.apply(0)
+    assert isinstance(await worker.ask(), Rejected)
+    await worker.apply(1000)
+    if knows_it:
+        assert isinstance(await worker.ask(), Admitted)
+    else:
+        await worker.source.load(ROOT)
+    for field, value in spoilt.items():
+        if value is None:
+            redis_client.hdel(CONFIG, field)
+        else:
+            redis_client.hset(CONFIG, field, value)
+    for _ in range(2):
+        verdict = await worker.ask()
+        assert isinstance(verdict, Admitted)
+        assert "p/rpm" in [bucket.label for bucket in verdict.buckets]
 
 
 async def test_a_value_that_is_no_text_does_not_spoil_the_replies_beside_it(

@@ -52,6 +52,8 @@ POLICY_CHANGES = [
     'rules = \'[{"dimension":"cost_micros_per_cycle","limit":5,'
     '"cycle":["1960-01-01T00:00:00+0000","2030-01-01T00:00:00+0000"]}]\'',
     'rules = \'[{"dimension":"cost_micros_per_cycle","limit":5,"cycle":[1,2]}]\'',
+    'rules = \'[{"dimension":"cost_micros_per_cycle","limit":5,'
+    '"cycle":["2026-01-01T00:00:00+0000","9999-12-31T23:59:59-1400"]}]\'',
     "scope = 'planet'",
     "scope = ''",
     "value = '*all'",

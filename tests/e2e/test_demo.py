@@ -107,7 +107,8 @@ def test_a_refusal_is_explained(tour: str) -> None:
     assert int(asked[1]) > left > 0
     assert "refused by:service_limit total_tpm for service:demo-tpm, minute " in told
     assert f"asked {asked[1]}, left {left} of 300 tokens; fits from " in told
-    assert f"tokenweir explain --service demo-tpm --model gpt-4o --tokens {asked[1]} " in told
+    again = f"--service demo-tpm --subject provider=openai --model gpt-4o --tokens {asked[1]} "
+    assert f"tokenweir explain {again}" in told
 
 
 def test_an_impatient_second_interrupt_leaves_no_child_behind(tmp_path: Path) -> None:

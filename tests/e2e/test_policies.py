@@ -34,7 +34,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
                 [{"model": "gpt-4o*", "input_micros": 1_000_000, "output_micros": 10_000_000}]
             ),
         },
-        envoy_options={"trusted_headers": ("x-user", "x-agent")},
+        envoy_options={"front_headers": ("x-user", "x-agent")},
     ) as stack:
         yield stack
 

@@ -139,7 +139,8 @@ class Counters:
 
     def without_ttl(self) -> list[str]:
         """Keys that would stay for ever."""
-        return [key for key in self.client.scan_iter() if self.client.ttl(key) == -1]
+        names = [key for key in self.client.scan_iter() if self.client.ttl(key) == -1]
+        return [key for key in names if key not in (keys.ROOTS, keys.ROOTS_ACROSS)]
 
     def age(self, key: str, milliseconds: int) -> None:
         """Make what ``key`` (a sliding window, slots, a token bucket) holds so much older."""

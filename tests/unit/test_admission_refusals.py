@@ -6,17 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from extproc.core.buckets import Unit
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.limits import ServiceLimit
 from extproc.core.policies import Block, PolicySet, Scope
 from extproc.core.ports import LimitLookup
 from extproc.core.reservations import (
     LimitsMissing,
+    Refusal,
     Rejected,
     ServiceRefused,
     ServiceState,
     WindowView,
 )
+from extproc.core.subjects import Subject, read_subject
 from extproc.envoy_io.attributes import read_request
 from extproc.envoy_io.identity import FromHeader, FromMetadata
 from tests.support.admission import ANTHROPIC, CHAT, POLICY, Bench, headers_of, message
@@ -110,6 +113,50 @@ async def test_over_the_limit_is_429_with_headers_and_names_the_limit() -> None:
     assert error["type"] == "tokens"
     assert "tokens per minute" in error["message"]
     assert bench.telemetry.lines == ["rejected tpm"]
+
+
+@pytest.mark.parametrize("is_simple", [True, False])
+async def test_the_log_of_a_refusal_names_the_limit_that_refused_and_who_it_was(
+    is_simple: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    view = WindowView(limit=10, remaining=3, reset_ms=1000)
+    quota = Refusal(
+        label="q/tokens_per_day", unit=Unit.TOTAL, limit=600, remaining=5, retry_after_ms=9_000_000
+    )
+    verdict = Rejected(
+        root="svc",
+        refused_by="tpm" if is_simple else quota.label,
+        requested_tokens=11,
+        requests=view,
+        tokens=view,
+        retry_after_ms=1000,
+        refusals=() if is_simple else (quota,),
+    )
+    scopes = {Scope.USER: (FromHeader("x-user"),), Scope.API_KEY: (FromHeader("x-key"),)}
+    policy = replace(POLICY, scopes=scopes)
+    request = message()
+    fields = request.attributes["envoy.filters.http.ext_proc"].fields
+    fields["request.headers['x-user']"].string_value = "alice"
+    fields["request.headers['x-key']"].string_value = "sk-secret"
+    bench = Bench(store=RecordingStore(verdicts=[verdict]), policy=policy)
+    await bench.ask(request)
+    (record,) = [one for one in caplog.records if one.message == "refused"]
+    found = vars(record)
+    who = {"service": "svc", "provider": "openai", "user": "alice"}
+    assert found["subject"] == who
+    assert read_subject(bench.store.reserved[0].subject) == Subject(
+        values={Scope(scope): value for scope, value in who.items()},
+        hidden=(Scope.API_KEY,),
+        is_priced=False,
+    )
+    amounts = {name: found[name] for name in found if name.startswith(("rpm_", "tpm_", "limit_"))}
+    if is_simple:
+        assert found["code"] == "rate_limit_exceeded"
+        expected = {"rpm_limit": 10, "rpm_remaining": 3, "tpm_limit": 10, "tpm_remaining": 3}
+        assert amounts == expected
+    else:
+        assert (found["limit"], found["code"]) == (quota.label, "insufficient_quota")
+        assert amounts == {"limit_of": 600, "limit_remaining": 5}
 
 
 async def test_what_can_never_fit_tells_the_client_not_to_retry() -> None:

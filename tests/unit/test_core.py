@@ -100,9 +100,20 @@ def test_unknown_differs_from_zero() -> None:
     assert not Usage().is_zero
 
 
+_HOURS = [(3_599_001, "1h0m0s"), (25_404_000, "7h3m24s"), (90_000_000, "25h0m0s")]
+
+
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
-    [(0, "0ms"), (-5, "0ms"), (999, "999ms"), (1000, "1s"), (1001, "2s"), (90_000, "1m30s")],
+    [
+        (0, "0ms"),
+        (-5, "0ms"),
+        (999, "999ms"),
+        (1000, "1s"),
+        (1001, "2s"),
+        (90_000, "1m30s"),
+        *_HOURS,
+    ],
 )
 def test_durations_are_spelt_as_openai_does(milliseconds: int, text: str) -> None:
     assert duration_text(milliseconds) == text

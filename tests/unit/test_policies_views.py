@@ -2,7 +2,7 @@
 
 import json
 import random
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from extproc.core.policies import (
     Dimension,
     Override,
     PolicySet,
+    Rule,
     Scope,
 )
 from extproc.core.views import from_json, next_boundary, to_json, version_of
@@ -85,6 +86,29 @@ def wrong_texts() -> list[str]:
         '{"a":' * 20_000,
         "9" * 20_000,
     ]
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime.strptime("9999-12-31T23:59:59-1400", "%Y-%m-%dT%H:%M:%S%z"),
+        datetime.strptime("0001-01-01T00:00:00+1400", "%Y-%m-%dT%H:%M:%S%z"),
+        NOW.replace(tzinfo=None),
+    ],
+    ids=str,
+)
+def test_a_time_that_is_none_in_utc_is_refused(moment: datetime) -> None:
+    rule: dict[str, Any] = {"dimension": Dimension.COST_MICROS_PER_CYCLE, "limit": 1}
+    for make in (
+        lambda: Rule(**rule, cycle_start=NOW, cycle_end=moment),
+        lambda: Rule(**rule, cycle_start=moment, cycle_end=NOW),
+        lambda: policy(effective_from=moment),
+        lambda: policy(effective_to=moment),
+        lambda: Block(scope=Scope.USER, value="bob", until=moment),
+        lambda: Override(policy="p", dimension=Dimension.RPM, limit=1, until=moment),
+    ):
+        with pytest.raises(ValueError, match=r"time zone|in UTC"):
+            make()
 
 
 @pytest.mark.parametrize("text", wrong_texts())

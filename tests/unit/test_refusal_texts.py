@@ -1,5 +1,7 @@
 """What a 429 says: the binding limit in its own unit, and what helps."""
 
+from typing import Any
+
 import pytest
 
 from extproc.core.buckets import Unit
@@ -8,7 +10,7 @@ from extproc.core.resolve import BLOCK_LABEL
 from extproc.envoy_io.replies import rejected_message
 
 
-def rejected(unit: Unit, *, limit: int = 100, retry: int | None = 5000, **more: str) -> Rejected:
+def rejected(unit: Unit, *, limit: int = 100, retry: int | None = 5000, **more: Any) -> Rejected:
     label = more.pop("label", "p/it")
     refusal = Refusal(
         label=label, unit=unit, limit=limit, remaining=min(limit, 40), retry_after_ms=retry, **more
@@ -47,6 +49,12 @@ def test_a_limit_that_admits_nothing_does_not_ask_for_smaller_requests() -> None
     text = rejected_message(rejected(Unit.SLOT, limit=0, retry=None))
     assert text.endswith("This limit admits nothing: have it raised.")
     assert "smaller" not in text
+
+
+def test_a_token_bucket_speaks_of_its_burst() -> None:
+    text = rejected_message(rejected(Unit.REQUESTS, limit=120, retry=500, burst=50))
+    assert "Burst 50, refilled by 120 a minute, Used 10, Requested 1. " in text
+    assert "Limit 120" not in text
 
 
 def test_a_block_says_who_is_blocked() -> None:

@@ -25,6 +25,16 @@ def test_defaults_need_nothing() -> None:
     assert settings.identity.sources == (HeaderSource(kind="header", name="x-tokenweir-service"),)
 
 
+_PRICE = '[{"model": "m", "input_micros": 1, "output_micros": 2}]'
+_TTL = "admission.idempotency_ttl_seconds"
+_HEADER = "TOKENWEIR_ADMISSION__IDEMPOTENCY_HEADER"
+_NO_KEYS = ("authorization", "host", "content-type", "x-tokenweir-service")
+
+
+def _scope(name: str) -> str:
+    return f'{{"{name}": [{{"kind": "header", "name": "x-s"}}]}}'
+
+
 @pytest.mark.parametrize(
     ("name", "value", "key"),
     [
@@ -40,6 +50,15 @@ def test_defaults_need_nothing() -> None:
         ("TOKENWEIR_REDSI__URL", "x", "TOKENWEIR_REDSI__URL"),
         ("TOKENWEIR_IDENTITY__SOURCES", "[]", "identity.sources"),
         ("TOKENWEIR_IDENTITY__SOURCES", '[{"kind": "cookie"}]', "identity.sources.0"),
+        ("TOKENWEIR_IDENTITY__SOURCES", "[{", "TOKENWEIR_IDENTITY__SOURCES"),
+        ("TOKENWEIR_IDENTITY__SCOPES", _scope("service"), "identity.scopes"),
+        ("TOKENWEIR_IDENTITY__SCOPES", _scope("model"), "identity.scopes"),
+        ("TOKENWEIR_PRICES", "2.50", "prices"),
+        ("TOKENWEIR_PRICES", "gpt-4o", "TOKENWEIR_PRICES"),
+        ("TOKENWEIR_PRICES", _PRICE.replace("2", "true"), "prices.0.output_micros"),
+        ("TOKENWEIR_SERVER__METRICS_DIR", "", "server.metrics_dir"),
+        ("TOKENWEIR_ADMISSION__IDEMPOTENCY_TTL_SECONDS", "899", _TTL),
+        *((_HEADER, name, "admission.idempotency_header") for name in _NO_KEYS),
     ],
 )
 def test_a_wrong_variable_names_its_key(
@@ -144,3 +163,21 @@ def test_a_url_is_checked_before_the_start(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(SettingsError) as caught:
         load_settings()
     assert caught.value.key == "database.url"
+
+
+def test_the_header_of_who_asks_holds_no_idempotency_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENWEIR_IDENTITY__SCOPES", _scope("user"))
+    monkeypatch.setenv(_HEADER, "idempotency-key")
+    assert load_settings().admission.idempotency_header == "idempotency-key"
+    monkeypatch.setenv(_HEADER, "x-s")
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+    assert caught.value.key == "admission.idempotency_header"
+
+
+def test_a_flag_is_no_number_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text("[redis]\ncluster = false\ntimeout_ms = true\n")
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file)
+    assert caught.value.key == "redis.timeout_ms"

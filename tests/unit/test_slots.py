@@ -75,13 +75,18 @@ def test_a_map_is_read() -> None:
         [100, 16_000, ["", 3, "id"]],
         [16_001, 16_001, [None, 4, "id"]],
         [16_002, 16_100, ["?", 5, "id"]],
+        [16_101, 16_101, ["h3", 0, "id"]],
+        [16_102, 16_102, ["a/b", 1, "id"]],
+        [16_103, 16_103, ["[::1", 1, "id"]],
+        [16_104, 16_104, ["h3", 65_536, "id"]],
     ]
     owners = read_owners(reply, asked=ASKED)
     assert len(owners) == SLOTS
     assert (owners[0], owners[99]) == (Address("h1", 1), Address("h1", 1))
     # A node that does not know its own address is where it was asked.
     assert (owners[100], owners[16_001]) == (Address("asked", 3), Address("asked", 4))
-    assert owners[16_002] is owners[16_200] is None
+    # What cannot be a place leaves the others as they are.
+    assert owners[16_002:16_201] == [None] * 199
 
 
 @pytest.mark.parametrize(

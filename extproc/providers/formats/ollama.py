@@ -148,7 +148,8 @@ class OllamaAnswer(ReportedAnswer):
     def _take_counts(self, value: JsonObject) -> None:
         input_tokens = token_number(value.get("prompt_eval_count"))
         output_tokens = token_number(value.get("eval_count"))
-        if value.get("done_reason") in _NO_RUN and not self.saw_output:
+        reason = value.get("done_reason")
+        if isinstance(reason, str) and reason in _NO_RUN and not self.saw_output:
             # The model was brought into memory or out of it, and not run.
             input_tokens, output_tokens = input_tokens or 0, output_tokens or 0
         elif input_tokens and output_tokens is None and not self.saw_output:
