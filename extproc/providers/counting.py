@@ -71,6 +71,9 @@ class Counter:
 
     def message(self, message: JsonObject) -> int:
         """One message: every value in it, and what a message itself costs."""
+        if "role" in message and "type" in message:
+            # A message is no part, whatever it says of itself: its text would count as a picture.
+            message = {key: value for key, value in message.items() if key != "type"}
         media = self.media_tokens
         self._is_inside = True
         total = PER_MESSAGE + (PER_NAME if message.get("name") else 0) + self._content(message)
