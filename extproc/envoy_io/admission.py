@@ -42,7 +42,7 @@ from extproc.core.subjects import subject_text
 from extproc.envoy_io.attributes import MALFORMED, Attributes
 from extproc.envoy_io.decisions import log_admitted
 from extproc.envoy_io.descriptor import describe
-from extproc.envoy_io.idempotency import idempotency_digest, key_error, request_hash
+from extproc.envoy_io.idempotency import idempotency_digest, request_hash
 from extproc.envoy_io.identity import IdentitySource, identify
 from extproc.envoy_io.refusals import Refusals
 from extproc.envoy_io.replies import (
@@ -51,6 +51,7 @@ from extproc.envoy_io.replies import (
     CONTINUE_REQUEST_TRAILERS,
     admitted_reply,
 )
+from extproc.envoy_io.verdict_errors import error_of, service_error
 from extproc.providers.input_correction import corrected_input
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
@@ -215,7 +216,7 @@ class Admission:
         if isinstance(verdict, ServiceRefused | IdConflict | Unpriced):
             return _Answer(
                 self._refusals.bad_request(
-                    self._error_of(verdict, handle.model),
+                    error_of(verdict, handle.model, self._policy.idempotency_header),
                     path=path,
                     service_id=service_id,
                     request_id=asked.request_id,
@@ -271,7 +272,9 @@ class Admission:
         self, asked: _Asked, facts: RequestFacts, body_hash: str, descriptor: Descriptor
     ) -> tuple[Handle, Verdict]:
         """Ask for the reservation; if that is interrupted, give back what may have been taken."""
-        input_tokens, permille = corrected_input(self._learned, facts)
+        input_tokens, permille = corrected_input(
+            self._learned, facts, never_less=self._policy.strict_cap_tokens is not None
+        )
         handle = Handle(
             reservation_id=asked.reservation_id,
             root=asked.service_id,
@@ -328,21 +331,6 @@ class Admission:
         end = release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION, knowledge=Knowledge.GUESSED)
         self._settler.submit(replace(end, undo=undo))
 
-    def _error_of(
-        self, verdict: ServiceRefused | IdConflict | Unpriced, model: str
-    ) -> RequestError:
-        if isinstance(verdict, ServiceRefused):
-            return _service_error(verdict)
-        if isinstance(verdict, IdConflict):
-            return key_error(verdict, self._policy.idempotency_header)
-        return RequestError(
-            403,
-            "unpriced_model",
-            f"Model '{model}' has no price here, and limits of cost apply to this request "
-            f"({', '.join(verdict.limits)}).",
-            param="model",
-        )
-
     async def _unmetered(
         self, asked: _Asked, facts: Unmetered, descriptor: Descriptor
     ) -> pb.ProcessingResponse:
@@ -360,9 +348,9 @@ class Admission:
             )
         found = await self._limits.load(asked.service_id)
         if not found.is_known:
-            raise _service_error(ServiceRefused(ServiceState.UNKNOWN))
+            raise service_error(ServiceRefused(ServiceState.UNKNOWN))
         if found.limit is not None and not found.limit.enabled:
-            raise _service_error(ServiceRefused(ServiceState.DISABLED))
+            raise service_error(ServiceRefused(ServiceState.DISABLED))
         if found.policies is not None:
             block = self._reserver.block_on(found.policies, descriptor)
             if block is not None:
@@ -394,9 +382,3 @@ def _delivered(handle: Handle, verdict: Admitted) -> Handle:
         reservation_id=verdict.reservation_id,
         reserved_tokens=verdict.reserved_tokens,
     )
-
-
-def _service_error(verdict: ServiceRefused) -> RequestError:
-    if verdict.state is ServiceState.DISABLED:
-        return RequestError(403, "service_disabled", "This service is disabled.")
-    return RequestError(403, "unknown_service", "This service is not known here.")

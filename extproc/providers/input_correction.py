@@ -7,15 +7,20 @@ from extproc.providers.registry import provider_of
 from extproc.providers.requests import RequestFacts
 
 
-def corrected_input(learned: LearnedFactors | None, facts: RequestFacts) -> tuple[int, int]:
+def corrected_input(
+    learned: LearnedFactors | None, facts: RequestFacts, *, never_less: bool = False
+) -> tuple[int, int]:
     """Input tokens by what earlier answers taught, and the factor in them for the handle.
 
     The factor is 0 where the answer will teach nothing: pictures and sound have rules of their own,
-    and of what the provider remembers nothing was counted.
+    and of what the provider remembers nothing was counted. ``never_less``: strict mode counts on it
+    that an estimate is not too small, and others may have taught the factor.
     """
     if learned is None:
         return facts.input_tokens, 0
     permille = learned.permille(provider_of(facts.wire_format), facts.model)
+    if never_less:
+        permille = max(PLAIN, permille)
     media = facts.media_tokens
     tokens = -(-(facts.input_tokens - media) * permille // PLAIN) + media
     return tokens, 0 if media or facts.hidden_input else permille

@@ -185,3 +185,11 @@ async def test_an_answer_that_was_cut_teaches_nothing() -> None:
     await bench.settler.flush(timeout_seconds=1)
     assert len(bench.ends) == 1
     assert learned.all() == {}
+
+
+def test_strict_mode_never_reserves_less_than_was_counted() -> None:
+    facts = read("/v1/chat/completions", LONG)
+    low, high = taught(0.6), taught(1.5)
+    assert corrected_input(low, facts)[0] < facts.input_tokens
+    assert corrected_input(low, facts, never_less=True) == (facts.input_tokens, 1000)
+    assert corrected_input(high, facts, never_less=True) == corrected_input(high, facts)
