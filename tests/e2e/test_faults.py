@@ -40,7 +40,8 @@ def start_stream(client: StackClient, fake: str) -> http.client.HTTPConnection:
 def test_kill_9_between_reserve_and_settle_leaves_nothing_open() -> None:
     with stack_client(reaper_deadline_seconds=2.0) as client:
         connection = start_stream(client, "output=5;delay_ms=1000;label=killed")
-        eventually(lambda: client.pending() == 1)
+        # Not at the reserve: the server's answer to Envoy comes a moment after it.
+        eventually(lambda: client.upstream_active() == 1)
         client.stack.kill("serve")
         # Nothing of ours is open while the provider works: the client still gets its answer.
         response = connection.getresponse()

@@ -136,6 +136,13 @@ class StackClient:
             entries: list[dict[str, Any]] = json.load(response)
         return [entry for entry in entries if entry["label"] == label]
 
+    def upstream_active(self) -> int:
+        """How many requests Envoy has sent to the provider that are not answered yet."""
+        stat = "cluster.llm_upstream.upstream_rq_active"
+        url = f"{self.stack.admin_url}/stats?filter=^{stat}$"
+        with urllib.request.urlopen(url) as response:
+            return int(response.read().decode().partition(": ")[2])
+
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that carry ``labels``."""
         with urllib.request.urlopen(self.stack.metrics_url) as response:
