@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from extproc.control.metrics import Metrics, start_metrics_server
 from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
+from extproc.core.learned_factors import LearnedFactors
 from extproc.core.renewals import Renewals
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
@@ -19,11 +20,14 @@ from extproc.envoy_io.ending import Ending
 from extproc.envoy_io.identity import FromHeader, FromMetadata, IdentitySource
 from extproc.envoy_io.metering import Metering
 from extproc.envoy_io.server import GrpcServer
+from extproc.jobs.factor_exchange import FactorExchange
 from extproc.jobs.reaper import Reaper
+from extproc.providers.registry import load_extensions
 from extproc.providers.tokens import warm_up
 from extproc.settings import HeaderSource, Settings
 from extproc.settings import IdentitySource as SourceSettings
 from extproc.stores.client import RedisClient, open_client
+from extproc.stores.factor_store import RedisFactorStore
 from extproc.stores.limit_lookup import CachedLimitSource
 from extproc.stores.policy_table import PolicyTable
 from extproc.stores.reservation_store import RedisReservationStore
@@ -121,6 +125,7 @@ async def serve(settings: Settings) -> None:
     stop, hurry = _stop_on_signals()
     drained = asyncio.Event()
     metrics = Metrics()
+    load_extensions()
     warm_up()
     executor = ThreadPoolExecutor(_COUNTING_THREADS, thread_name_prefix="count")
     database = open_database(settings)
@@ -134,6 +139,12 @@ async def serve(settings: Settings) -> None:
         negative_ttl_seconds=settings.limits.negative_ttl_seconds,
     )
     settler = Settler(store, metrics)
+    learned = LearnedFactors() if settings.admission.learn_input_factors else None
+    exchange = (
+        None
+        if learned is None
+        else FactorExchange(learned, RedisFactorStore(redis), metrics.input_factor)
+    )
     policy = _policy(settings)
     renewals = Renewals(store, metrics, deadline_ms=policy.deadline_ms)
     server = GrpcServer(
@@ -155,8 +166,9 @@ async def serve(settings: Settings) -> None:
             settler=settler,
             telemetry=metrics,
             executor=executor,
+            learned=learned,
         ),
-        metering=Metering(settler, is_stopping=drained.is_set),
+        metering=Metering(settler, is_stopping=drained.is_set, learned=learned),
         ending=Ending(settler, renewals, metrics, identity=policy.identity, stopping=drained),
     )
     stop_metrics = _listen_metrics(settings.server.metrics_listen, metrics)
@@ -166,6 +178,8 @@ async def serve(settings: Settings) -> None:
             "listening",
             extra={"grpc": settings.server.listen, "metrics": settings.server.metrics_listen},
         )
+        if exchange is not None:
+            exchange.start()
         await _announce_readiness(server, store, stop)
         # What was built so far lives as long as the process: no collection need look at it again.
         # Without this a full collection stops every stream for some 50 ms.
@@ -181,6 +195,8 @@ async def serve(settings: Settings) -> None:
     finally:
         stop_metrics()
         await renewals.stop()
+        if exchange is not None:
+            await exchange.stop()
         await limits.close()
         await store.close()
         await redis.close()

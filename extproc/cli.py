@@ -86,6 +86,12 @@ def _reviews(args: argparse.Namespace) -> int:
     return asyncio.run(run_reviews_command(args, load_settings(args.config)))
 
 
+def _inspect(args: argparse.Namespace) -> int:
+    from extproc.cli_inspect import run_inspect_command
+
+    return run_inspect_command(args)
+
+
 def _envoy_render(args: argparse.Namespace) -> int:
     from extproc.envoyconfig.bootstrap import to_yaml
     from extproc.envoyconfig.command import options_from_args
@@ -148,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_limits(commands, config)
     _add_explain(commands, config)
     _add_reviews(commands, config)
+    _add_inspect(commands)
     _add_database(commands, config)
     _add_envoy(commands)
     _add_demo(add)
@@ -198,6 +205,15 @@ def _add_reviews(commands: Any, config: argparse.ArgumentParser) -> None:
     verbs = reviews.add_subparsers(dest="verb", required=True, metavar="VERB")
     add_review_verbs(verbs, config)
     reviews.set_defaults(run=_reviews)
+
+
+def _add_inspect(commands: Any) -> None:
+    from extproc.cli_inspect import add_inspect_verbs
+
+    text = "say what is read of captured requests and answers"
+    inspect = commands.add_parser("inspect", help=text, description=text)
+    add_inspect_verbs(inspect.add_subparsers(dest="verb", required=True, metavar="VERB"))
+    inspect.set_defaults(run=_inspect)
 
 
 def _add_database(commands: Any, config: argparse.ArgumentParser) -> None:

@@ -195,6 +195,8 @@ class AdmissionSettings(_Section):
     # A request header with a client's own key: one request at a time has it.
     idempotency_header: str | None = Field(default=None, pattern=_HEADER_NAME)
     idempotency_ttl_seconds: int = Field(default=86_400, ge=60, le=7 * 86_400)
+    # Correct input estimates by what providers reported for the same model.
+    learn_input_factors: bool = True
     # Bodies above this are parsed and counted in a thread, off the event loop.
     count_inline_max_bytes: int = Field(default=32 * 1024, ge=0)
 

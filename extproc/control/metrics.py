@@ -30,6 +30,9 @@ from extproc.core.reservations import SettleStatus as Status
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
 
+# Series of learned factors that one process may begin.
+_MOST_FACTORS = 512
+
 _RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0, 5.0)
 
 M = TypeVar("M", Counter, Gauge, Histogram)
@@ -193,6 +196,8 @@ class Metrics:
         self._open: Gauge | None = None
         self._last_sweep: Gauge | None = None
         self._reviews: Gauge | None = None
+        self._factors: Gauge | None = None
+        self._factor_models: set[tuple[str, str]] = set()
         for store in ("redis", "sql", "policies"):
             self._refusals(f"{store}_unavailable")
         self._refusals("internal_error")
@@ -283,6 +288,23 @@ class Metrics:
                 multiprocess_mode="mostrecent",
             )
         self._reviews.set(count)
+
+    def input_factor(self, provider: str, model: str, factor: float) -> None:
+        """What a model's input tokens are to our estimate. The only label that a client spells:
+        names of few models, that a provider has answered to."""
+        if self._factors is None:
+            self._factors = Gauge(
+                "tokenweir_input_factor",
+                "Reported input tokens to estimated ones, a moving average by provider and model.",
+                ["provider", "model"],
+                registry=self.registry,
+                multiprocess_mode="mostrecent",
+            )
+        if (provider, model) not in self._factor_models:
+            if len(self._factor_models) >= _MOST_FACTORS:
+                return
+            self._factor_models.add((provider, model))
+        self._factors.labels(provider, model).set(factor)
 
 
 def start_metrics_server(address: str, metrics: Metrics) -> Callable[[], None]:

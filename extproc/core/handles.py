@@ -31,6 +31,8 @@ class Handle:
     hides_usage: bool
     # Turns our tokenizer's counts into the provider's tokens, for an answer that we must count.
     factor_percent: int = 100
+    # The learned factor that is in ``input_tokens``; 0: nothing is to be learned from the answer.
+    learned_permille: int = 0
     request_id: str = ""
 
     def to_fields(self) -> dict[str, Field]:
@@ -45,6 +47,7 @@ class Handle:
             "enc": self.encoding,
             "hide": int(self.hides_usage),
             "fac": self.factor_percent,
+            "lrn": self.learned_permille,
             "req": self.request_id,
         }
 
@@ -66,6 +69,7 @@ def handle_from_fields(fields: Mapping[str, object]) -> Handle | None:
         encoding=_text(fields.get("enc")),
         hides_usage=bool(_count(fields.get("hide"))),
         factor_percent=_count(fields.get("fac")) or 100,
+        learned_permille=_count(fields.get("lrn")),
         request_id=_text(fields.get("req")),
     )
 

@@ -1,6 +1,8 @@
 """What an answer used, as its provider reported it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -8,6 +10,9 @@ class Usage:
     """Tokens of one answer. None means "not reported", which is not zero.
 
     ``input_tokens`` includes cache reads and cache writes; ``output_tokens`` includes reasoning.
+    Parts by kind are inside those totals: what was written to a cache by its lifetime (5 minutes,
+    1 hour), audio, images. ``server_tool_calls`` are no tokens but searches and the like that the
+    provider ran and bills by the call.
     """
 
     input_tokens: int | None = None
@@ -15,6 +20,13 @@ class Usage:
     cached_input_tokens: int | None = None
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cache_write_5m_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
+    audio_input_tokens: int | None = None
+    audio_output_tokens: int | None = None
+    image_input_tokens: int | None = None
+    image_output_tokens: int | None = None
+    server_tool_calls: int | None = None
 
     @property
     def is_known(self) -> bool:
@@ -24,7 +36,7 @@ class Usage:
     @property
     def is_zero(self) -> bool:
         """True when something was reported and all of it is zero: often a placeholder."""
-        reported = [v for f in fields(self) if (v := getattr(self, f.name)) is not None]
+        reported = [value for value in _values(self) if value is not None]
         return bool(reported) and not any(reported)
 
     def merged(self, later: "Usage") -> "Usage":
@@ -33,8 +45,11 @@ class Usage:
         Nothing is ever added up: providers repeat running totals. A later zero does not overwrite
         an earlier positive value, because gateways send placeholder zeros after real numbers.
         """
-        values: dict[str, int | None] = {}
-        for field in fields(self):
-            mine, other = getattr(self, field.name), getattr(later, field.name)
-            values[field.name] = other if other or mine is None else mine
-        return Usage(**values)
+        both = zip(_NAMES, _values(self), _values(later), strict=True)
+        return Usage(
+            **{name: other if other or mine is None else mine for name, mine, other in both}
+        )
+
+
+_NAMES = tuple(field.name for field in fields(Usage))
+_values: Callable[[Usage], tuple[int | None, ...]] = attrgetter(*_NAMES)

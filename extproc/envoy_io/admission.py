@@ -18,6 +18,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from extproc.core.errors import RequestError, StoreUnavailableError
 from extproc.core.handles import Handle
 from extproc.core.ids import new_reservation_id, reservation_id_of
+from extproc.core.learned_factors import LearnedFactors
 from extproc.core.outcomes import release
 from extproc.core.policies import Descriptor, Scope
 from extproc.core.ports import LimitSource, Telemetry
@@ -41,7 +42,7 @@ from extproc.core.subjects import subject_text
 from extproc.envoy_io.attributes import MALFORMED, Attributes
 from extproc.envoy_io.decisions import log_admitted
 from extproc.envoy_io.descriptor import describe
-from extproc.envoy_io.idempotency import idempotency_digest, key_error, request_hash
+from extproc.envoy_io.idempotency import idempotency_digest, request_hash
 from extproc.envoy_io.identity import IdentitySource, identify
 from extproc.envoy_io.refusals import Refusals
 from extproc.envoy_io.replies import (
@@ -50,15 +51,15 @@ from extproc.envoy_io.replies import (
     CONTINUE_REQUEST_TRAILERS,
     admitted_reply,
 )
+from extproc.envoy_io.verdict_errors import error_of, service_error
+from extproc.providers.input_correction import corrected_input
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 
 log = logging.getLogger("tokenweir.admission")
 
-_MAX_TEXT = 128
-_MAX_PATH_TEXT = 100
-# Status of a body in an encoding that we do not decode.
-_UNREADABLE = 415
+_MAX_TEXT, _MAX_PATH_TEXT = 128, 100
+_UNREADABLE = 415  # status of a body in an encoding that we do not decode
 # Answers to messages that our include does not ask for; the kind of an answer must be the kind of
 # its message, or Envoy drops the stream.
 _OTHER_KINDS = {
@@ -95,8 +96,7 @@ class _Asked:
     request_id: str
     reservation_id: str
     service_id: str = ""
-    # A digest of the client's own key, empty without one.
-    idempotency_key: str = ""
+    idempotency_key: str = ""  # a digest of the client's own key, empty without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,7 @@ class Admission:
         settler: Settler,
         telemetry: Telemetry,
         executor: Executor,
+        learned: LearnedFactors | None = None,
     ) -> None:
         self._policy = policy
         self._reserver = reserver
@@ -126,6 +127,7 @@ class Admission:
         self._settler = settler
         self._telemetry = telemetry
         self._executor = executor
+        self._learned = learned
         self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
         self._read_limits = ReadLimits(
             max_decoded_bytes=policy.max_body_bytes, strict_cap_tokens=policy.strict_cap_tokens
@@ -183,7 +185,7 @@ class Admission:
                     self._policy.scopes,
                     root=service_id,
                     model="" if isinstance(facts, Unmetered) else facts.model,
-                    wire_format="" if isinstance(facts, Unmetered) else facts.wire_format,
+                    wire_format=facts.wire_format,
                     header=attributes.header,
                     metadata=message.metadata_context,
                 )
@@ -214,7 +216,7 @@ class Admission:
         if isinstance(verdict, ServiceRefused | IdConflict | Unpriced):
             return _Answer(
                 self._refusals.bad_request(
-                    self._error_of(verdict, handle.model),
+                    error_of(verdict, handle.model, self._policy.idempotency_header),
                     path=path,
                     service_id=service_id,
                     request_id=asked.request_id,
@@ -250,6 +252,7 @@ class Admission:
                 content_type=attributes.header("content-type"),
                 content_encoding=attributes.header("content-encoding"),
                 limits=self._read_limits,
+                host=attributes.text("request.host") or "",
             )
             return facts, request_hash(asked.path, body)
 
@@ -269,16 +272,20 @@ class Admission:
         self, asked: _Asked, facts: RequestFacts, body_hash: str, descriptor: Descriptor
     ) -> tuple[Handle, Verdict]:
         """Ask for the reservation; if that is interrupted, give back what may have been taken."""
+        input_tokens, permille = corrected_input(
+            self._learned, facts, never_less=self._policy.strict_cap_tokens is not None
+        )
         handle = Handle(
             reservation_id=asked.reservation_id,
             root=asked.service_id,
             wire_format=facts.wire_format,
             model=facts.model[:_MAX_TEXT].encode("utf-8", "replace").decode(),
-            input_tokens=facts.input_tokens,
+            input_tokens=input_tokens,
             reserved_tokens=0,
             encoding=facts.encoding,
             hides_usage=facts.hides_usage,
             factor_percent=facts.factor_percent,
+            learned_permille=permille,
             request_id=asked.request_id,
         )
         known_price = self._policy.prices.of(facts.model)
@@ -286,7 +293,7 @@ class Admission:
         request = ReserveRequest(
             reservation_id=handle.reservation_id,
             root=handle.root,
-            input_tokens=facts.input_tokens,
+            input_tokens=input_tokens,
             output_cap_tokens=facts.output_cap_tokens,
             default_output_tokens=self._policy.default_output_tokens,
             deadline_ms=self._policy.deadline_ms,
@@ -324,28 +331,13 @@ class Admission:
         end = release(handle, Outcome.NOT_FORWARDED, Source.ADMISSION, knowledge=Knowledge.GUESSED)
         self._settler.submit(replace(end, undo=undo))
 
-    def _error_of(
-        self, verdict: ServiceRefused | IdConflict | Unpriced, model: str
-    ) -> RequestError:
-        if isinstance(verdict, ServiceRefused):
-            return _service_error(verdict)
-        if isinstance(verdict, IdConflict):
-            return key_error(verdict, self._policy.idempotency_header)
-        return RequestError(
-            403,
-            "unpriced_model",
-            f"Model '{model}' has no price here, and limits of cost apply to this request "
-            f"({', '.join(verdict.limits)}).",
-            param="model",
-        )
-
     async def _unmetered(
         self, asked: _Asked, facts: Unmetered, descriptor: Descriptor
     ) -> pb.ProcessingResponse:
-        """What cannot be counted follows the setting. Even where it may pass, the caller must be a
-        known and enabled service that nothing blocks. Raises RequestError or
+        """What cannot be counted follows the setting, what is free passes. Even then the caller
+        must be a known and enabled service that nothing blocks. Raises RequestError or
         StoreUnavailableError."""
-        allowed = self._policy.allows_unmetered
+        allowed = facts.is_free or self._policy.allows_unmetered
         self._telemetry.unmetered(facts.reason, allowed=allowed)
         if not allowed:
             raise RequestError(
@@ -356,9 +348,9 @@ class Admission:
             )
         found = await self._limits.load(asked.service_id)
         if not found.is_known:
-            raise _service_error(ServiceRefused(ServiceState.UNKNOWN))
+            raise service_error(ServiceRefused(ServiceState.UNKNOWN))
         if found.limit is not None and not found.limit.enabled:
-            raise _service_error(ServiceRefused(ServiceState.DISABLED))
+            raise service_error(ServiceRefused(ServiceState.DISABLED))
         if found.policies is not None:
             block = self._reserver.block_on(found.policies, descriptor)
             if block is not None:
@@ -390,9 +382,3 @@ def _delivered(handle: Handle, verdict: Admitted) -> Handle:
         reservation_id=verdict.reservation_id,
         reserved_tokens=verdict.reserved_tokens,
     )
-
-
-def _service_error(verdict: ServiceRefused) -> RequestError:
-    if verdict.state is ServiceState.DISABLED:
-        return RequestError(403, "service_disabled", "This service is disabled.")
-    return RequestError(403, "unknown_service", "This service is not known here.")

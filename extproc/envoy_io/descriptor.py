@@ -7,13 +7,11 @@ from envoy.config.core.v3.base_pb2 import Metadata
 
 from extproc.core.policies import MAX_VALUE_LENGTH, Descriptor, Scope
 from extproc.envoy_io.identity import Headers, IdentitySource
+from extproc.providers.registry import provider_of
 
 # A scope's value may be any text (it is hashed where it would not fit a key), but not of any size.
 _MAX_VALUE = MAX_VALUE_LENGTH
 _DIGEST_BYTES = 16
-# Until a route or a header says otherwise, the wire format tells whose API it is.
-_PROVIDERS = {"anthropic_messages": "anthropic"}
-_DEFAULT_PROVIDER = "openai"
 
 
 def describe(
@@ -28,7 +26,8 @@ def describe(
     """The values of all scopes that are configured and present; the service is the root itself."""
     values = {
         Scope.SERVICE: root,
-        Scope.PROVIDER: _PROVIDERS.get(wire_format, _DEFAULT_PROVIDER),
+        # Until a route or a header says otherwise, the wire format tells whose API it is.
+        Scope.PROVIDER: provider_of(wire_format),
     }
     for scope, sources in scopes.items():
         for source in sources:

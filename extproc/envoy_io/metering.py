@@ -15,6 +15,7 @@ from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import Proces
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.handles import NAMESPACE, Handle, handle_from_fields
+from extproc.core.learned_factors import LearnedFactors
 from extproc.core.outcomes import (
     AnswerFacts,
     release,
@@ -31,6 +32,7 @@ from extproc.envoy_io.replies import (
     mark_metered,
 )
 from extproc.providers.answers import AnswerReader, answer_reader
+from extproc.providers.input_correction import learn_from
 
 log = logging.getLogger("tokenweir.metering")
 
@@ -41,13 +43,20 @@ _VIA_UPSTREAM = "via_upstream"
 class Metering:
     """Makes one object per stream, which owns all state of that answer."""
 
-    def __init__(self, settler: Settler, *, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        settler: Settler,
+        *,
+        is_stopping: Callable[[], bool],
+        learned: LearnedFactors | None = None,
+    ) -> None:
         self._settler = settler
         self._is_stopping = is_stopping
+        self._learned = learned
 
     async def process(self, context: grpc.aio.ServicerContext) -> None:
         """One ext_proc stream."""
-        answer = _Answer(self._settler, is_stopping=self._is_stopping)
+        answer = _Answer(self._settler, is_stopping=self._is_stopping, learned=self._learned)
         try:
             while not answer.done:
                 message: pb.ProcessingRequest = await context.read()
@@ -64,9 +73,12 @@ class Metering:
 class _Answer:
     """One answer: what was seen of it, and its single settlement."""
 
-    def __init__(self, settler: Settler, *, is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self, settler: Settler, *, is_stopping: Callable[[], bool], learned: LearnedFactors | None
+    ) -> None:
         self._settler = settler
         self._is_stopping = is_stopping
+        self._learned = learned
         self._handle: Handle | None = None
         self._reader: AnswerReader | None = None
         self._settled = False
@@ -167,6 +179,8 @@ class _Answer:
         else:
             end = settle_answer(self._handle, facts)
         self._settler.submit(end)
+        if end.outcome is Outcome.COMPLETE and self._learned is not None:
+            learn_from(self._learned, self._handle, facts.usage)
 
 
 def _metered(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:

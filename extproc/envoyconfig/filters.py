@@ -72,6 +72,7 @@ def admission(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
             ),
             request_attributes=[
                 "request.path",
+                "request.host",
                 "request.method",
                 "request.id",
                 "request.time",

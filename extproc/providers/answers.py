@@ -5,25 +5,28 @@ trusts the bytes more than the labels: content-type and content-encoding are wro
 directions in practice.
 """
 
+import codecs
 from typing import Literal
 
 from extproc.core.usage import Usage
-from extproc.providers.anthropic_answers import AnthropicAnswer
-from extproc.providers.anthropic_requests import FACTOR_PERCENT
-from extproc.providers.content_coding import Inflater, sniff_answer
+from extproc.providers.content_coding import sniff_answer
+from extproc.providers.inflaters import Inflater
 from extproc.providers.json_collector import JsonCollector
-from extproc.providers.openai_answers import OpenAiAnswer
+from extproc.providers.ndjson import NdjsonParser
+from extproc.providers.registry import format_named
 from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent, SseParser
 from extproc.providers.tally import TextTally
 from extproc.providers.tokens import count_tokens
+from extproc.providers.wire_formats import Answer, Framer, WireFormat
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
 _SSE_FIELDS = (b"data", b"event", b"id", b"retry", b":")
+_BINARY_TYPES = ("audio/", "application/octet-stream")
 _LINE_ENDS = (b"\n", b"\r\n", b"\r")
 
-Kind = Literal["json", "sse", "text"]
+Kind = Literal["json", "events", "text", "binary"]
 
 
 def answer_reader(
@@ -37,23 +40,15 @@ def answer_reader(
 ) -> "AnswerReader":
     """A reader for one answer. ``factor_percent`` is that of the request's facts; None takes the
     format's usual one. An unknown format is read as OpenAI's."""
-    tally = TextTally(encoding)
-    answer: OpenAiAnswer | AnthropicAnswer
-    if wire_format == "anthropic_messages":
-        answer = AnthropicAnswer(tally)
-        factor = FACTOR_PERCENT if factor_percent is None else factor_percent
-    else:
-        answer = OpenAiAnswer(tally, is_embedding=wire_format == "openai_embeddings")
-        factor = 100 if factor_percent is None else factor_percent
+    spoken = format_named(wire_format)
     return AnswerReader(
-        answer,
-        tally,
+        spoken,
+        TextTally(encoding),
         content_type=content_type,
         content_encoding=content_encoding,
         hides_usage=hides_usage,
         encoding=encoding,
-        factor_percent=factor,
-        has_text=wire_format != "openai_embeddings",
+        factor_percent=spoken.factor_percent if factor_percent is None else factor_percent,
     )
 
 
@@ -62,7 +57,7 @@ class AnswerReader:
 
     def __init__(
         self,
-        answer: OpenAiAnswer | AnthropicAnswer,
+        spoken: WireFormat,
         tally: TextTally,
         *,
         content_type: str | None,
@@ -70,21 +65,22 @@ class AnswerReader:
         hides_usage: bool,
         encoding: str,
         factor_percent: int,
-        has_text: bool,
     ) -> None:
-        self._answer = answer
+        self._spoken = spoken
+        self._answer: Answer = spoken.answer(tally)
         self._tally = tally
-        self._labelled_sse = "event-stream" in (content_type or "").lower()
+        self._content_type = (content_type or "").lower()
         self._content_encoding = content_encoding
         self._hides = hides_usage
         self._encoding = encoding
         self._factor_percent = factor_percent
-        self._has_text = has_text
         self._coded_head: bytes | None = b""  # bytes of which the coding is not known yet
         self._inflater: Inflater | None = None
         self._head = b""  # plain bytes of which the kind is not known yet
         self._kind: Kind | None = None
-        self._sse = SseParser(keep_raw=hides_usage)
+        self._sse = SseParser(keep_raw=hides_usage, max_event_bytes=spoken.max_event_bytes)
+        self._framer: Framer = self._sse
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._hid_open_event = False
         self._gives_up_hiding = False
         self._json = JsonCollector()
@@ -102,19 +98,35 @@ class AnswerReader:
     def saw_output(self) -> bool:
         """True when something was produced; also for bytes that we cannot read."""
         self._read_json()
-        return self._answer.saw_output or self.unread
+        return self._answer.saw_output or self.unread or self._tally.saw_text
 
     @property
     def unread(self) -> bool:
         """True when part of the answer was in an encoding, or of a size, that is not read."""
+        self._read_json()
         is_text_lost = self._json.overflowed and not self._answer.usage.is_known
-        return not self.readable or is_text_lost or self._sse.truncated
+        is_lost = is_text_lost or self._framer.truncated or self._kind == "binary"
+        is_lost = is_lost or (self._inflater is not None and self._inflater.lost)
+        return is_lost or self._answer.unread or not self.readable
 
     @property
     def error(self) -> bool:
         """True when a body with a good status holds the provider's error (or no JSON at all)."""
         self._read_json()
-        return self._answer.error or self._kind == "text"
+        is_page = self._kind == "text" and self._spoken.plain_answer == "error"
+        return self._answer.error or is_page
+
+    @property
+    def response_id(self) -> str | None:
+        """The provider's own id of the answer, where its body has one."""
+        self._read_json()
+        return self._answer.response_id
+
+    @property
+    def response_model(self) -> str | None:
+        """The model that the provider says has answered."""
+        self._read_json()
+        return self._answer.response_model
 
     @property
     def complete(self) -> bool:
@@ -129,11 +141,15 @@ class AnswerReader:
         """
         self._read_json()
         counted = self._tally.count()
-        if self._kind == "json" and self._json_value is None and self._has_text:
-            raw = b"" if self._json.overflowed else self._json.raw()
-            counted = count_tokens(raw.decode("utf-8", "replace"), self._encoding)
+        if self._kind == "json" and self._json_value is None and self._spoken.has_text_output:
+            counted = self._count_cut(b"" if self._json.overflowed else self._json.raw())
+        elif isinstance(self._framer, NdjsonParser):
+            counted += self._count_cut(self._framer.cut_document())
         own = -(-counted * self._factor_percent // 100)
         return self._answer.running_output_tokens + own
+
+    def _count_cut(self, document: bytes) -> int:
+        return count_tokens(document.decode("utf-8", "replace"), self._encoding)
 
     def stop_hiding(self) -> None:
         """With the next chunk, pass on what is held and then everything as it comes: used when the
@@ -169,7 +185,7 @@ class AnswerReader:
             return None
         if self._gives_up_hiding:
             self._hides = False
-            out += self._head + self._sse.unfinished()
+            out += self._head + self._framer.unfinished()
         return None if out == chunk else out
 
     def _choose_coding(self, start: bytes) -> None:
@@ -191,23 +207,41 @@ class AnswerReader:
                 self._head = data
                 return before
             self._head = b""
-        if self._kind == "sse":
-            return before + self._read_events(self._sse.feed(data, end=end))
+        if self._kind == "events":
+            return before + self._read_events(self._framer.feed(data, end=end))
         if self._kind == "json":
             self._json.add(data)
             self._json_is_read = False
+        elif self._kind == "text" and self._spoken.plain_answer == "text":
+            self._read_text(data, end=end)
         return before + data
 
     def _sniff(self, start: bytes, *, end: bool) -> Kind | None:
         if not start:
             return None
+        is_binary = self._spoken.plain_answer == "binary"
+        if is_binary and self._content_type.startswith(_BINARY_TYPES):
+            return "binary"
+        for framing in self._spoken.framings:
+            begins = framing.begins(start, self._content_type)
+            if begins is None and not end:
+                return None
+            if begins:
+                self._framer = framing.make(self._hides)
+                return "events"
         if start[:1] in (b"{", b"["):
             return "json"
-        if self._labelled_sse or start.startswith(_SSE_FIELDS):
-            return "sse"
+        if "event-stream" in self._content_type or start.startswith(_SSE_FIELDS):
+            return "events"
         if not end and any(field.startswith(start) for field in _SSE_FIELDS):
             return None
-        return "text"
+        return "binary" if is_binary else "text"
+
+    def _read_text(self, data: bytes, *, end: bool) -> None:
+        """Text that was produced, with nothing around it."""
+        if self._decoder is None:
+            self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._tally.add("", self._decoder.decode(data, end))
 
     def _read_events(self, events: list[SseEvent]) -> bytes:
         out: list[bytes] = []

@@ -2,13 +2,16 @@
 
 from extproc.core.usage import Usage
 from extproc.providers.counting import compact
-from extproc.providers.json_answer import child, children, token_number
+from extproc.providers.json_answer import child, children, name_of, token_number
 from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent
 from extproc.providers.tally import TextTally
 
 _INPUT, _READ, _WRITE = "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"
 _OUTPUT = "output_tokens"
+# What is written to a cache, by how long it is kept there (Anthropic's page on prompt caching).
+_WRITE_5M, _WRITE_1H = "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"
+_SEARCHES = "web_search_requests"
 _TEXT_KEYS = ("text", "thinking", "partial_json")
 
 
@@ -22,7 +25,10 @@ class AnthropicAnswer:
         self.running_output_tokens = 0
         self.saw_output = False
         self.error = False
+        self.unread = False
         self.complete = False
+        self.response_id: str | None = None
+        self.response_model: str | None = None
 
     @property
     def usage(self) -> Usage:
@@ -45,6 +51,9 @@ class AnthropicAnswer:
             cached_input_tokens=cached,
             cache_write_tokens=written,
             reasoning_tokens=reasoning,
+            cache_write_5m_tokens=numbers.get(_WRITE_5M),
+            cache_write_1h_tokens=numbers.get(_WRITE_1H),
+            server_tool_calls=numbers.get(_SEARCHES),
         )
 
     def take_event(self, event: SseEvent) -> None:
@@ -59,7 +68,9 @@ class AnthropicAnswer:
             self._take_texts(value.get("index"), child(value, "content_block"))
         elif kind == "message_start":
             # The output number here is a placeholder from before anything was produced.
-            self._take_usage(child(child(value, "message"), "usage"), with_output=False)
+            message = child(value, "message") or {}
+            self._take_names(message)
+            self._take_usage(child(message, "usage"), with_output=False)
         elif kind == "message_delta":
             if (child(value, "delta") or {}).get("stop_reason"):
                 self.complete = True
@@ -75,7 +86,11 @@ class AnthropicAnswer:
             self.error = True
         for index, block in enumerate(children(value, "content")):
             self._take_texts(index, block)
+        self._take_names(value)
         self._take_usage(child(value, "usage"), with_output=True)
+
+    def _take_names(self, message: JsonObject) -> None:
+        self.response_id, self.response_model = name_of(message, "id"), name_of(message, "model")
 
     def _take_texts(self, index: object, block: JsonObject | None) -> None:
         if block is None:
@@ -96,14 +111,22 @@ class AnthropicAnswer:
     def _take_usage(self, report: JsonObject | None, *, with_output: bool) -> None:
         if report is None:
             return
-        for name in (_INPUT, _READ, _WRITE, _OUTPUT) if with_output else (_INPUT, _READ, _WRITE):
-            number = token_number(report.get(name))
-            # Reports are cumulative, never added; a later zero is a placeholder.
-            if number or (number == 0 and name not in self._numbers):
-                self._numbers[name] = number
+        names = (_INPUT, _READ, _WRITE, _OUTPUT) if with_output else (_INPUT, _READ, _WRITE)
+        self._take_numbers(report, names)
+        self._take_numbers(child(report, "cache_creation"), (_WRITE_5M, _WRITE_1H))
+        self._take_numbers(child(report, "server_tool_use"), (_SEARCHES,))
         details = child(report, "output_tokens_details") or {}
         thinking = token_number(details.get("thinking_tokens"))
         self._reasoning = thinking or self._reasoning
         if with_output and (output := token_number(report.get(_OUTPUT))):
             self.running_output_tokens = output
             self._tally.restart()
+
+    def _take_numbers(self, report: JsonObject | None, names: tuple[str, ...]) -> None:
+        if report is None:
+            return
+        for name in names:
+            number = token_number(report.get(name))
+            # Reports are cumulative, never added; a later zero is a placeholder.
+            if number or (number == 0 and name not in self._numbers):
+                self._numbers[name] = number

@@ -4,8 +4,10 @@ import re
 
 from extproc.providers.counting import ANTHROPIC_IMAGE, Counter
 from extproc.providers.fields import flag, model_of, objects, optional_list, positive_int, wrong
+from extproc.providers.media_rules import image_rule
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import DEFAULT_ENCODING
+from extproc.providers.wire_formats import Target
 
 # There is no public tokenizer. o200k_base x 1.15 fits models up to 4.6, x 1.5 the later ones: a
 # start, to be corrected by what the provider reports.
@@ -24,7 +26,7 @@ def factor_percent_for(model: str) -> int:
     return FACTOR_PERCENT
 
 
-def read_messages(body: JsonObject, limits: ReadLimits) -> RequestFacts:
+def read_messages(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /v1/messages``."""
     model = model_of(body)
     stream = flag(body, "stream")
@@ -34,17 +36,23 @@ def read_messages(body: JsonObject, limits: ReadLimits) -> RequestFacts:
     if system is not None and not isinstance(system, str | list):
         raise wrong("system", "a string or a list of blocks")
     tools = optional_list(body, "tools")
-    counter = Counter(DEFAULT_ENCODING, image_tokens=ANTHROPIC_IMAGE)
-    counted = counter.content(system) + sum(counter.message(message) for message in messages)
+    counter = Counter(
+        DEFAULT_ENCODING, image_tokens=ANTHROPIC_IMAGE, images=image_rule("anthropic", model)
+    )
+    counted = counter.content(system, "system") + sum(
+        counter.message(message) for message in messages
+    )
     counted += counter.json(tools)
     factor = factor_percent_for(model)
     return RequestFacts(
         wire_format="anthropic_messages",
         model=model,
         stream=stream,
-        input_tokens=-(-counted * factor // 100) + (TOOLS_PROMPT if tools else 0),
+        input_tokens=counter.scaled(counted, factor) + (TOOLS_PROMPT if tools else 0),
         output_cap_tokens=cap,
         choices=1,
         encoding=DEFAULT_ENCODING,
         factor_percent=factor,
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )

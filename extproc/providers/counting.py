@@ -1,28 +1,38 @@
 """Counts what a provider will bill as input. Rules and their origin stand at each number."""
 
 import json
+import math
 
+from extproc.core.errors import RequestError
+from extproc.providers.media_rules import ImageRule
+from extproc.providers.media_sizes import base64_start, image_size, wav_seconds
 from extproc.providers.requests import JsonObject
 from extproc.providers.tokens import count_tokens
 
 # OpenAI cookbook, "How to count tokens": 3 per message, 1 per name, 3 that prime the answer.
 PER_MESSAGE, PER_NAME, PER_ANSWER = 3, 1, 3
 
-# Fallbacks where the size of a picture would have to be read from its bytes. OpenAI's tile rule
-# (vision guide, 2026): 85 for low detail, 85 + 170 x 4 tiles for 1024 x 1024 in high detail.
+# What pictures cost where no rule of the model is at hand (media_rules.json holds the rules).
+# OpenAI's tile rule: 85 for low detail, 85 + 170 x 4 tiles for 1024 x 1024 in high detail.
 OPENAI_IMAGE_LOW, OPENAI_IMAGE = 85, 765
 # Anthropic's vision page: at most 1,568 tokens a picture before model 4.7.
 ANTHROPIC_IMAGE = 1568
 # A document of unknown length: about two pages of Anthropic's 1,500 to 3,000 tokens a page.
 DOCUMENT = 3000
-# OpenAI documents 10 tokens a second of audio. 1,600 bytes are the least that a tenth of a second
-# of 16-bit PCM takes, 400 bytes what it takes as MP3 with 32 kbit/s; base64 is 4/3 of that.
+# OpenAI documents 10 tokens a second of audio. Without a header that tells the seconds: 1,600 bytes
+# are the least that a tenth of a second of 16-bit PCM takes, 400 bytes what it takes as MP3 with
+# 32 kbit/s; base64 is 4/3 of that.
+AUDIO_TOKENS_PER_SECOND = 10
 AUDIO_WAV_BASE64_BYTES_PER_TOKEN, AUDIO_BASE64_BYTES_PER_TOKEN = 2133, 533
+
+# A real request of 16 MB has a tenth of that. Millions of empty messages take seconds to walk.
+MOST_VALUES = 250_000
 
 _IMAGES = frozenset({"image_url", "input_image", "image"})
 _DOCUMENTS = frozenset({"file", "input_file", "document"})
 # Never billed as text: marks, signatures, encrypted thoughts.
 _UNBILLED_KEYS = frozenset({"cache_control", "signature", "tool_call_id", "tool_use_id", "id"})
+_UNBILLED_PART_KEYS = _UNBILLED_KEYS | {"type"}
 
 
 def compact(value: object) -> str:
@@ -34,68 +44,160 @@ def compact(value: object) -> str:
 
 
 class Counter:
-    """Counts one request's parts in one encoding."""
+    """Counts one request's parts in one encoding.
 
-    def __init__(self, encoding: str, *, image_tokens: int) -> None:
+    ``parts`` says what was counted by kind, pictures and sound apart from the messages that hold
+    them. ``media_tokens`` are those that no tokenizer made: a factor between tokenizers does not
+    concern them. ``images`` is the rule of the model; without it every picture is ``image_tokens``.
+    """
+
+    def __init__(
+        self, encoding: str, *, image_tokens: int, images: ImageRule | None = None
+    ) -> None:
         self._encoding = encoding
         self._image_tokens = image_tokens
+        self._images = images
+        self.parts: dict[str, int] = {}
+        self.media_tokens = 0
+        self._values_left = MOST_VALUES
+        self._is_inside = False  # of a message or content: what subclasses count there has a kind
 
-    def text(self, value: str) -> int:
-        return count_tokens(value, self._encoding)
+    def text(self, value: str, kind: str = "text") -> int:
+        return self._took(kind, count_tokens(value, self._encoding), self.media_tokens)
 
-    def json(self, value: object) -> int:
+    def json(self, value: object, kind: str = "tools") -> int:
         """Tools, schemas, arguments that are objects; nothing for an absent one."""
-        return self.text(compact(value)) if value else 0
+        return self._took(kind, self._json(value), self.media_tokens) if value else 0
 
     def message(self, message: JsonObject) -> int:
         """One message: every value in it, and what a message itself costs."""
-        total = PER_MESSAGE + (PER_NAME if message.get("name") else 0)
-        return total + self.content(message)
+        if "role" in message and "type" in message:
+            # A message is no part, whatever it says of itself: its text would count as a picture.
+            message = {key: value for key, value in message.items() if key != "type"}
+        media = self.media_tokens
+        self._is_inside = True
+        total = PER_MESSAGE + (PER_NAME if message.get("name") else 0) + self._content(message)
+        self._is_inside = False
+        role = message.get("role")
+        is_system = role in ("system", "developer")
+        return self._took("system" if is_system else "messages", total, media)
 
-    def content(self, value: object) -> int:
-        """Strings, numbers, lists of parts, objects; media by their flat fallbacks.
+    def content(self, value: object, kind: str = "text") -> int:
+        """Strings, numbers, lists of parts, objects; media by their rules.
 
-        The depth of what is walked was bounded when the body was read.
+        The depth of what is walked was bounded when the body was read. Raises RequestError for
+        more values than any real request has.
         """
+        if self._is_inside:
+            return self._content(value)
+        media = self.media_tokens
+        self._is_inside = True
+        total = self._content(value)
+        self._is_inside = False
+        return self._took(kind, total, media)
+
+    def scaled(self, counted: int, factor_percent: int) -> int:
+        """``counted`` times a factor between tokenizers, rounded up; media stay as they are."""
+        return -(-(counted - self.media_tokens) * factor_percent // 100) + self.media_tokens
+
+    def _took(self, kind: str, total: int, media_before: int) -> int:
+        own = total - (self.media_tokens - media_before)
+        if own and not self._is_inside:
+            self.parts[kind] = self.parts.get(kind, 0) + own
+        return total
+
+    def _media(self, kind: str, tokens: int) -> int:
+        self.parts[kind] = self.parts.get(kind, 0) + tokens
+        self.media_tokens += tokens
+        return tokens
+
+    def _json(self, value: object) -> int:
+        return count_tokens(compact(value), self._encoding) if value else 0
+
+    def _content(self, value: object) -> int:
         if isinstance(value, str):
-            return self.text(value)
+            return count_tokens(value, self._encoding)
         if isinstance(value, list):
-            return sum(self.content(item) for item in value)
+            self._walk(value)
+            total = 0
+            for item in value:
+                total += self._content(item)
+            return total
         if isinstance(value, dict):
             return self._part(value)
-        return 0 if value is None or isinstance(value, bool) else self.text(str(value))
+        if value is None or isinstance(value, bool):
+            return 0
+        return count_tokens(str(value), self._encoding)
+
+    def _walk(self, values: JsonObject | list[object]) -> None:
+        """Bounds the time of the walk: text is counted fast however long it is, values are not."""
+        self._values_left -= 1 + len(values)
+        if self._values_left < 0:
+            raise RequestError(
+                400, "too_many_values", f"the request has more than {MOST_VALUES} values"
+            )
 
     def _part(self, part: JsonObject) -> int:
+        self._walk(part)
         kind = part.get("type")
+        if not isinstance(kind, str):  # a list would not even be hashable
+            kind = None
         if kind in _IMAGES:
             return self._image(part)
         if kind in _DOCUMENTS:
             return self._document(part)
         if kind == "input_audio":
-            return _audio(part)
+            return self._media("audio", _audio(part))
         if kind == "redacted_thinking":
             return 0
         if kind == "tool_use":
-            return self.content(part.get("name")) + self.json(part.get("input"))
+            return self._content(part.get("name")) + self._json(part.get("input"))
         # The type of a part, where it is only a marker, is not text of the prompt.
-        skipped = _UNBILLED_KEYS | {"type"} if isinstance(kind, str) else _UNBILLED_KEYS
-        return sum(self.content(item) for key, item in part.items() if key not in skipped)
+        skipped = _UNBILLED_KEYS if kind is None else _UNBILLED_PART_KEYS
+        total = 0
+        for key, item in part.items():
+            if key not in skipped:
+                total += (
+                    count_tokens(item, self._encoding)
+                    if isinstance(item, str)
+                    else self._content(item)
+                )
+        return total
 
     def _image(self, part: JsonObject) -> int:
         source = part.get("image_url")
-        detail = source.get("detail") if isinstance(source, dict) else part.get("detail")
-        return OPENAI_IMAGE_LOW if detail == "low" else self._image_tokens
+        if source is None:
+            source = part.get("source")  # Anthropic's
+        detail = source.get("detail") if isinstance(source, dict) else None
+        if detail is None:
+            detail = part.get("detail")
+        if self._images is not None:
+            return self._media("images", self._images.cost(_size_of(source), detail))
+        return self._media("images", OPENAI_IMAGE_LOW if detail == "low" else self._image_tokens)
 
     def _document(self, part: JsonObject) -> int:
         source = part.get("source")
         if isinstance(source, dict) and source.get("type") in ("text", "content"):
             return (
-                self.content(source.get("data"))
-                + self.content(source.get("content"))
-                + self.content(part.get("title"))
-                + self.content(part.get("context"))
+                self._content(source.get("data"))
+                + self._content(source.get("content"))
+                + self._content(part.get("title"))
+                + self._content(part.get("context"))
             )
-        return DOCUMENT
+        return self._media("documents", DOCUMENT)
+
+
+def _size_of(source: object) -> tuple[int, int] | None:
+    """The size of a picture whose bytes are in the request; None of one behind an address."""
+    if isinstance(source, dict):
+        data = source.get("data")
+        if isinstance(data, str):
+            return image_size(data)
+        source = source.get("url")
+    if not isinstance(source, str):
+        return None
+    start = base64_start(source)
+    return None if start is None else image_size(source, start)
 
 
 def _audio(part: JsonObject) -> int:
@@ -103,10 +205,14 @@ def _audio(part: JsonObject) -> int:
     if not isinstance(audio, dict):
         return 0
     data = audio.get("data")
-    size = len(data) if isinstance(data, str) else 0
+    if not isinstance(data, str):
+        return 0
+    seconds = wav_seconds(data)
+    if seconds is not None:
+        return math.ceil(seconds * AUDIO_TOKENS_PER_SECOND)
     per_token = (
         AUDIO_WAV_BASE64_BYTES_PER_TOKEN
         if audio.get("format") == "wav"
         else AUDIO_BASE64_BYTES_PER_TOKEN
     )
-    return -(-size // per_token)
+    return -(-len(data) // per_token)

@@ -12,8 +12,11 @@ def wrong(name: str, expected: str) -> RequestError:
     return RequestError(400, "invalid_value", f"'{name}' must be {expected}", param=name)
 
 
-def model_of(body: JsonObject) -> str:
+def model_of(body: JsonObject, *, default: str | None = None) -> str:
+    """The required model; ``default`` where the API has one."""
     model = body.get("model")
+    if model is None and default is not None:
+        return default
     if not isinstance(model, str) or not model.strip():
         raise wrong("model", "a non-empty string")
     if len(model) > 256:

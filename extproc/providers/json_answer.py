@@ -6,6 +6,7 @@ import math
 from extproc.providers.requests import JsonObject
 
 _MAX_DIGITS = 30
+_MAX_NAME = 128
 # No answer has more; a provider that says so is not believed, or one answer would fill a history.
 MAX_REPORTED_TOKENS = 2**31 - 1
 
@@ -49,6 +50,12 @@ def children(value: JsonObject, key: str) -> list[JsonObject]:
     """The objects in the list ``value[key]``; empty when there is no such list."""
     inner = value.get(key)
     return [item for item in inner if isinstance(item, dict)] if isinstance(inner, list) else []
+
+
+def name_of(value: JsonObject, key: str) -> str | None:
+    """A provider's id or model, shortened; None when it has none."""
+    name = value.get(key)
+    return name[:_MAX_NAME] if isinstance(name, str) and name else None
 
 
 def token_number(value: object) -> int | None:

@@ -9,7 +9,7 @@ MAX_JSON_BYTES = 8 * 1024 * 1024
 _TAIL_BYTES = 64 * 1024
 # Inside a JSON string the quotes would be escaped, so this matches a key (or its look-alike in a
 # nested object, which the last match makes unlikely: usage stands at the end).
-_USAGE_KEY = re.compile(rb'(?<!\\)"usage"\s*:\s*(?=\{)')
+_USAGE_KEY = re.compile(rb'(?<!\\)"usage(?:Metadata)?"\s*:\s*(?=\{)')
 
 
 class JsonCollector:
@@ -46,4 +46,4 @@ class JsonCollector:
         if not keys:
             return None
         # "usage": {...} and what follows it up to the document's last brace.
-        return parse_object(b'{"usage":' + raw[keys[-1].end() :])
+        return parse_object(b"{" + raw[keys[-1].start() :])

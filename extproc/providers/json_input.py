@@ -14,6 +14,10 @@ from extproc.providers.content_coding import decode_body
 from extproc.providers.requests import JsonObject, ReadLimits
 
 MAX_DIGITS = 30
+# Objects and lists of one body: millions of empty ones fit into 16 MB and would take seconds.
+MAX_CONTAINERS = 250_000
+# Each quote begins one match, also the last one of a text that is cut: never a second try.
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 UTF8_BOM = b"\xef\xbb\xbf"
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
@@ -82,12 +86,17 @@ _UNREADABLE = _Unreadable()
 
 def _parse(text: str) -> object:
     bad: list[str] = []  # what the numbers were that could not be read
+    objects = 0
 
     def refuse(literal: str) -> _Unreadable:
         bad.append(literal if len(literal) <= MAX_DIGITS else "with too many digits")
         return _UNREADABLE
 
     def pairs(items: list[tuple[str, object]]) -> JsonObject:
+        nonlocal objects
+        objects += 1
+        if objects > MAX_CONTAINERS:
+            raise _too_many()
         result = dict(items)
         if len(result) != len(items):
             raise _duplicate(items)
@@ -104,6 +113,7 @@ def _parse(text: str) -> object:
         value = float(literal)
         return value if math.isfinite(value) else refuse(literal)
 
+    _check_lists(text)
     try:
         value: object = json.loads(
             text,
@@ -146,9 +156,35 @@ def _too_deep() -> RequestError:
     return _invalid("the request body is nested too deeply", code="nested_too_deeply")
 
 
+def _check_lists(text: str) -> None:
+    """The parser calls us for every object, but makes lists alone, and holds the GIL for as long
+    as that takes (3 s for 16 MB of them): so they are counted before.
+
+    Brackets in texts are no lists.
+    """
+    if text.count("[") <= MAX_CONTAINERS:
+        return
+    lists = begin = 0
+    for string in _STRING.finditer(text):
+        lists += text.count("[", begin, string.start())
+        begin = string.end()
+        if lists > MAX_CONTAINERS:
+            break
+    if lists + text.count("[", begin) > MAX_CONTAINERS:
+        raise _too_many()
+
+
+def _too_many() -> RequestError:
+    return _invalid(
+        f"the request body has more than {MAX_CONTAINERS} objects and lists",
+        code="too_many_values",
+    )
+
+
 def _check_depth(value: object, limit: int) -> None:
     """Level by level, because a recursive walk would itself run out of stack."""
     level: list[object] = [value]
+    seen = 0
     for _ in range(limit):
         below: list[object] = []
         for container in level:
@@ -158,6 +194,9 @@ def _check_depth(value: object, limit: int) -> None:
                 below.extend(child for child in container if _nests(child))
         if not below:
             return
+        seen += len(below)
+        if seen > MAX_CONTAINERS:
+            raise _too_many()
         level = below
     raise _too_deep()
 

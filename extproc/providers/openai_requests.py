@@ -10,11 +10,13 @@ from extproc.providers.fields import (
     positive_int,
     wrong,
 )
+from extproc.providers.media_rules import image_rule
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import encoding_for
+from extproc.providers.wire_formats import Target
 
 
-def read_chat(body: JsonObject, limits: ReadLimits) -> RequestFacts:
+def read_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /v1/chat/completions``."""
     model = model_of(body)
     stream = flag(body, "stream")
@@ -31,10 +33,10 @@ def read_chat(body: JsonObject, limits: ReadLimits) -> RequestFacts:
     functions = optional_list(body, "functions")
     response_format = optional_object(body, "response_format")
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE)
+    counter = Counter(encoding, image_tokens=OPENAI_IMAGE, images=image_rule("openai", model))
     input_tokens = PER_ANSWER + sum(counter.message(message) for message in messages)
-    for schema in (tools, functions, response_format):
-        input_tokens += counter.json(schema)
+    input_tokens += counter.json(tools) + counter.json(functions)
+    input_tokens += counter.json(response_format, "schema")
     return RequestFacts(
         wire_format="openai_chat",
         model=model,
@@ -43,10 +45,13 @@ def read_chat(body: JsonObject, limits: ReadLimits) -> RequestFacts:
         output_cap_tokens=max(caps) * choices if caps else None,
         choices=choices,
         encoding=encoding,
+        cap_path=("max_completion_tokens",),
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 
-def read_completions(body: JsonObject, limits: ReadLimits) -> RequestFacts:
+def read_completions(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /v1/completions``. Each prompt of a list is answered n times, best_of are produced."""
     model = model_of(body)
     stream = flag(body, "stream")
@@ -72,17 +77,21 @@ def read_completions(body: JsonObject, limits: ReadLimits) -> RequestFacts:
         output_cap_tokens=None if cap is None else cap * choices,
         choices=choices,
         encoding=encoding,
+        cap_path=("max_tokens",),
+        parts=counter.parts,
     )
 
 
-def read_embeddings(body: JsonObject, limits: ReadLimits) -> RequestFacts:
-    """``POST /v1/embeddings``: input only."""
+def read_embeddings(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
+    """``POST /v1/embeddings``: input only. vLLM takes a conversation in its place."""
     del limits  # an embedding has neither choices nor a cap
     model = model_of(body)
     encoding = encoding_for(model)
-    _, input_tokens = _texts_or_ids(
-        body.get("input"), "input", Counter(encoding, image_tokens=OPENAI_IMAGE)
-    )
+    counter = Counter(encoding, image_tokens=OPENAI_IMAGE)
+    if body.get("input") is None and body.get("messages") is not None:
+        input_tokens = sum(counter.message(message) for message in objects(body, "messages"))
+    else:
+        _, input_tokens = _texts_or_ids(body.get("input"), "input", counter)
     return RequestFacts(
         wire_format="openai_embeddings",
         model=model,
@@ -91,6 +100,7 @@ def read_embeddings(body: JsonObject, limits: ReadLimits) -> RequestFacts:
         output_cap_tokens=0,
         choices=1,
         encoding=encoding,
+        parts=counter.parts,
     )
 
 

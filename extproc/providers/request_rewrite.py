@@ -9,13 +9,10 @@ from dataclasses import replace
 
 from extproc.core.errors import RequestError
 from extproc.providers.content_coding import coding_name
-from extproc.providers.json_edit import inserted, member_span
+from extproc.providers.json_edit import with_member
 from extproc.providers.requests import JsonObject, RequestFacts
 
-_STREAMING = ("openai_chat", "openai_completions")
-_ASKING = '{"include_usage":true}'
-# The name of the cap by wire format; Anthropic's clients must give one.
-_CAP_NAMES = {"openai_chat": "max_completion_tokens", "openai_completions": "max_tokens"}
+_ASKING = ("stream_options", "include_usage")
 
 
 def rewritten(
@@ -23,6 +20,7 @@ def rewritten(
     value: JsonObject,
     plain: bytes,
     *,
+    asks_usage: bool,
     content_encoding: str | None,
     strict_cap_tokens: int | None,
 ) -> RequestFacts:
@@ -33,11 +31,9 @@ def rewritten(
     encoding than gzip cannot be changed: its usage is counted, and in strict mode RequestError 415
     asks for a cap.
     """
-    cap_name = _CAP_NAMES.get(facts.wire_format)
-    needs_cap = (
-        strict_cap_tokens is not None and cap_name is not None and facts.output_cap_tokens is None
-    )
-    needs_usage = _needs_usage(facts, value)
+    cap_name = ".".join(facts.cap_path)
+    needs_cap = strict_cap_tokens is not None and cap_name != "" and facts.output_cap_tokens is None
+    needs_usage = asks_usage and _needs_usage(facts, value)
     coding = coding_name(content_encoding)
     if not (needs_cap or needs_usage):
         return facts
@@ -53,12 +49,10 @@ def rewritten(
     text = plain.decode("utf-8")
     if needs_cap:
         assert strict_cap_tokens is not None
-        assert cap_name is not None
-        text = _capped(text, cap_name, strict_cap_tokens, is_present=cap_name in value)
+        text = with_member(text, value, facts.cap_path, str(strict_cap_tokens))
         facts = replace(facts, output_cap_tokens=strict_cap_tokens * facts.choices)
     if needs_usage:
-        options = value.get("stream_options")
-        text = _asking(text, options, is_present="stream_options" in value)
+        text = with_member(text, value, _ASKING, "true")
     body = text.encode()
     if coding:
         body = gzip.compress(body, compresslevel=1, mtime=0)
@@ -66,29 +60,7 @@ def rewritten(
 
 
 def _needs_usage(facts: RequestFacts, value: JsonObject) -> bool:
-    if not facts.stream or facts.wire_format not in _STREAMING:
+    if not facts.stream:
         return False
     options = value.get("stream_options")
     return not (isinstance(options, dict) and options.get("include_usage") is True)
-
-
-def _capped(text: str, name: str, cap: int, *, is_present: bool) -> str:
-    if not is_present:
-        return inserted(text, f'"{name}":{cap},')
-    start, end = member_span(text, name)  # it was null
-    return f"{text[:start]}{cap}{text[end:]}"
-
-
-def _asking(text: str, options: object, *, is_present: bool) -> str:
-    if not is_present:
-        return inserted(text, f'"stream_options":{_ASKING},')
-    start, end = member_span(text, "stream_options")
-    if not isinstance(options, dict):
-        asking = _ASKING  # it was null
-    elif "include_usage" in options:
-        within = text[start:end]
-        inner_start, inner_end = member_span(within, "include_usage")
-        asking = f"{within[:inner_start]}true{within[inner_end:]}"
-    else:
-        asking = inserted(text[start:end], '"include_usage":true' + ("," if options else ""))
-    return text[:start] + asking + text[end:]

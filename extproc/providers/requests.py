@@ -1,9 +1,7 @@
 """What a request says about itself, as far as a limiter needs it."""
 
-from dataclasses import dataclass
-from typing import Literal
-
-WireFormat = Literal["openai_chat", "openai_completions", "openai_embeddings", "anthropic_messages"]
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 JsonObject = dict[str, object]
 
@@ -12,8 +10,8 @@ JsonObject = dict[str, object]
 class ReadLimits:
     """How large a request may be before it is refused unread.
 
-    ``max_decoded_bytes`` bounds the body after gzip or deflate; ``max_depth`` the nesting of its
-    JSON; ``max_choices`` the answers asked for at once; ``max_output_tokens`` the client's own
+    ``max_decoded_bytes`` bounds the body without its content encoding; ``max_depth`` the nesting of
+    its JSON; ``max_choices`` the answers asked for at once; ``max_output_tokens`` the client's own
     cap, so that sums stay exact in Redis (below 2**53). ``strict_cap_tokens`` is written into a
     request that has no cap.
     """
@@ -34,10 +32,14 @@ class RequestFacts:
     the format has no output. ``factor_percent`` turns counts of ``encoding`` into the provider's
     tokens (already applied to ``input_tokens``). ``new_body`` is the body that must be forwarded
     instead, when usage was asked for on the client's behalf; then ``hides_usage`` says that the
-    usage event must be taken out of the answer.
+    usage event must be taken out of the answer. ``cap_path`` is where in the body strict mode
+    writes a cap, outermost name first; empty where there is no such field.
+    ``parts`` is the input by kind (messages, tools, images ...) before the factor, for people;
+    ``media_tokens`` are those of it that the factor does not touch.
+    ``hidden_input``: the provider adds what it remembers, so its report says nothing of our count.
     """
 
-    wire_format: WireFormat
+    wire_format: str
     model: str
     stream: bool
     input_tokens: int
@@ -47,10 +49,20 @@ class RequestFacts:
     factor_percent: int = 100
     new_body: bytes | None = None
     hides_usage: bool = False
+    cap_path: tuple[str, ...] = ()
+    parts: Mapping[str, int] = field(default_factory=dict, compare=False)
+    media_tokens: int = 0
+    hidden_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unmetered:
-    """A request whose path we do not know how to meter. ``reason`` is one of few fixed words."""
+    """A request that we do not know how to meter. ``reason`` is one of few fixed words.
+
+    ``wire_format`` is the name of a path that is known all the same, ``is_free`` says that the
+    provider bills nothing for it.
+    """
 
     reason: str
+    wire_format: str = ""
+    is_free: bool = False

@@ -23,6 +23,7 @@ ENCODING_NAMES: tuple[EncodingName, ...] = ("o200k_base", "cl100k_base")
 _TIKTOKEN_PIECE = 100_000
 # toktok is linear; this bounds only what one call allocates.
 _TOKTOK_PIECE = 4_000_000
+_MENDED_PIECE = 64 * 1024
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Text -> tokens in (o200k_base, cl100k_base), as tiktoken 0.14 counts them.
@@ -115,7 +116,12 @@ class ToktokCounter:
         try:
             return self._count(piece)
         except UnicodeEncodeError:
-            return self._count(_LONE_SURROGATE.sub("\ufffd", piece))
+            # In short pieces: the GIL is held while one is mended.
+            mended = (
+                _LONE_SURROGATE.sub("\ufffd", piece[at : at + _MENDED_PIECE])
+                for at in range(0, len(piece), _MENDED_PIECE)
+            )
+            return self._count("".join(mended))
 
 
 def safe_cut(text: str, limit: int) -> int:

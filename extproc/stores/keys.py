@@ -12,6 +12,8 @@ from extproc.core.ids import key_word
 ROOTS = "roots"
 # Sorted set of the roots of counters that all tenants share, by when they were last asked (ms).
 ROOTS_ACROSS = "roots:across"
+# Hash: what a provider's input tokens are to ours, by provider and model; see factor_store.
+INPUT_FACTORS = "factors:input"
 
 
 def config(root: str) -> str:

@@ -16,7 +16,8 @@ MOST_NODES = 1000
 _ONE_KEY = frozenset(
     (
         *("DEL", "EXISTS", "PTTL", "GET"),
-        *("HGET", "HGETALL", "HMGET"),
+        "EXPIRE",
+        *("HDEL", "HGET", "HGETALL", "HMGET", "HSET"),
         *("SADD", "SMEMBERS", "SSCAN", "LRANGE"),
         *("ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZREMRANGEBYSCORE", "ZSCAN"),
         "ZSCORE",

@@ -52,18 +52,26 @@ async def test_the_default_estimate_fits_a_limit_that_is_smaller(
 
 
 async def test_a_list_as_input_of_responses_is_never_reserved_as_one_token(
-    gateway: Gateway, inspect: Inspector, redis_client: redis.Redis
+    gateway: Gateway, inspect: Inspector
 ) -> None:
-    """B004. The path is not metered yet, so it is not forwarded either."""
+    """B004, reserved 1 and settled 0."""
     inspect.cache(rpm=10, tpm=100_000)
     body = {
         "model": "gpt-4o",
         "input": [{"role": "user", "content": [{"type": "input_text", "text": "Say hi"}]}],
         "max_output_tokens": 2048,
     }
-    before = redis_client.dbsize()
-    assert await gateway.ask(body, path="/v1/responses") == (403, None)
-    assert redis_client.dbsize() == before
+    status, handle = await gateway.ask(body, path="/v1/responses")
+    assert status == 200
+    assert handle is not None
+    assert handle.input_tokens > 2
+    assert inspect.used() == (1, handle.reserved_tokens)
+    assert handle.reserved_tokens > handle.input_tokens
+    usage = b'{"input_tokens":9,"output_tokens":700,"total_tokens":709}'
+    end = b'{"type":"response.completed","response":{"usage":' + usage + b"}}"
+    await gateway.answer(handle, [b"event: response.completed\ndata: " + end + b"\n\n"])
+    assert inspect.used() == (1, 709)
+    gateway.close()
 
 
 async def test_what_is_larger_than_the_limit_never_reaches_the_provider(

@@ -258,7 +258,7 @@ def test_a_bad_body_is_400_naming_the_field_and_takes_nothing(
 def test_a_path_that_is_not_metered_is_refused_and_counted(client: StackClient) -> None:
     client.limit()
     before = client.metric("tokenweir_unmetered_total", action="refused")
-    refused = client.post(path="/v1/audio/speech")
+    refused = client.post(path="/v1/files")
     assert refused.status == 403
     assert refused.json["error"]["code"] == "unmetered_request"
     assert client.metric("tokenweir_unmetered_total", action="refused") == before + 1

@@ -1,15 +1,20 @@
 """The stack that the other end-to-end tests stand on: it starts, survives kills, cleans up."""
 
+import asyncio
+import os
+import signal
+import time
 from pathlib import Path
 
 import openai
 import pytest
+import redis
 
 from extproc.demo.processes import ChildError
 from extproc.demo.stack import Stack, demo_key, http_get
 
 
-async def ask(stack: Stack) -> openai.types.CompletionUsage:
+async def ask(stack: Stack, text: str = "Hello") -> openai.types.CompletionUsage:
     """One plain chat; returns what it used."""
     async with openai.AsyncOpenAI(
         base_url=f"{stack.base_url}/v1",
@@ -18,7 +23,7 @@ async def ask(stack: Stack) -> openai.types.CompletionUsage:
         http_client=openai.DefaultAsyncHttpxClient(trust_env=False),
     ) as client:
         answer = await client.chat.completions.create(
-            model="gpt-4o", messages=[{"role": "user", "content": "Hello"}]
+            model="gpt-4o", messages=[{"role": "user", "content": text}]
         )
     assert answer.usage is not None
     return answer.usage
@@ -41,6 +46,22 @@ async def test_a_killed_child_can_be_started_again() -> None:
         assert None not in pids
     assert not stack.run_dir.exists()
     assert http_get(stack.admin_url)[0] == 0
+
+
+async def test_what_a_stopping_worker_learned_of_a_model_the_next_one_finds() -> None:
+    async with Stack() as stack:
+        stack.set_limits("svc-chat", rpm=100, tpm=100_000)
+        await ask(stack, "Some words of a longer prompt. " * 40)
+        pid = stack.child("serve").pid
+        assert pid is not None
+        with redis.Redis.from_url(stack.redis_url, decode_responses=True) as client:
+            os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + 20
+            while not client.hexists("factors:input", "openai|gpt-4o"):
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+            learned = str(client.hget("factors:input", "openai|gpt-4o"))
+        assert 500 <= int(learned.partition(":")[0]) <= 2000
 
 
 def test_a_stack_that_does_not_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.estimates import EstimateMode, EstimatePlan
+from extproc.core.learned_factors import LearnedFactors
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
 from extproc.envoy_io.admission import Admission, AdmissionPolicy
@@ -59,6 +60,7 @@ class Bench:
     telemetry: RecordingTelemetry = field(default_factory=RecordingTelemetry)
     views: Views = field(default_factory=Views)
     policy: AdmissionPolicy = POLICY
+    learned: LearnedFactors | None = None
 
     def __post_init__(self) -> None:
         self.settler = Settler(self.store, self.telemetry)
@@ -78,6 +80,7 @@ class Bench:
             settler=self.settler,
             telemetry=self.telemetry,
             executor=self.executor,
+            learned=self.learned,
         )
 
     async def ask(self, *messages: pb.ProcessingRequest) -> Any:

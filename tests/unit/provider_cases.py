@@ -1,13 +1,23 @@
 """Loads recorded requests and answers from tests/data; also ways to cut bytes."""
 
 import base64
+import gzip
 import json
 import random
+import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import brotli
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -38,6 +48,16 @@ class AnswerCase:
     @property
     def body(self) -> bytes:
         return b"".join(self.chunks)
+
+
+def pack(plain: bytes, coding: str) -> bytes:
+    """``plain`` in a content coding."""
+    if coding == "deflate":
+        return zlib.compress(plain)
+    if coding == "br":
+        packed: bytes = brotli.compress(plain, quality=5)
+        return packed
+    return zstd.compress(plain) if coding == "zstd" else gzip.compress(plain)
 
 
 def request_cases() -> list[RequestCase]:

@@ -22,9 +22,35 @@ from extproc.core.reservations import (
     Source,
     State,
 )
+from extproc.providers.formats import BUILT_IN
+from extproc.providers.formats.openai_chat import OPENAI_CHAT
+from extproc.providers.registry import Routes, use_routes
+from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
+from extproc.providers.wire_formats import Target
 from tests.support.admission import CHAT, POLICY, Bench, fields_of, message
 from tests.support.fakes import ListedLimits, RecordingStore
 from tests.support.streams import MemoryContext
+
+
+async def test_a_format_may_go_by_the_requests_host() -> None:
+    def matches(target: Target) -> bool:
+        return target.host == "acme.example"
+
+    def read(body: JsonObject, limits: ReadLimits, target: Target) -> RequestFacts:
+        return replace(OPENAI_CHAT.read(body, limits, target), wire_format="acme")
+
+    own = replace(OPENAI_CHAT, name="acme", matches=matches, read=read)
+    request = message()
+    fields = request.attributes["envoy.filters.http.ext_proc"].fields
+    fields["request.host"].string_value = "Acme.example:8080"
+    use_routes(Routes([own, *BUILT_IN]))
+    try:
+        bench = Bench()
+        await bench.ask(request)
+        await bench.ask(message())
+    finally:
+        use_routes(Routes(BUILT_IN))
+    assert [taken.wire_format for taken in bench.store.reserved] == ["acme", "openai_chat"]
 
 
 async def test_an_admitted_request_continues_with_its_handle() -> None:

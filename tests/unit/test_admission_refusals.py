@@ -196,6 +196,21 @@ async def test_an_unknown_path_follows_the_setting_and_is_counted(allowed: bool,
     assert bench.store.reserved == []
 
 
+async def test_what_is_free_of_charge_passes_whatever_the_setting_says() -> None:
+    bench = Bench(policy=replace(POLICY, allows_unmetered=False))
+    limit = ServiceLimit(service_id="svc", rpm=1, tpm=1)
+    bench.limits.lookups += [LimitLookup(limit, True), LimitLookup(None, False)]
+    reply = await bench.ask(message(ANTHROPIC, path="/v1/messages/count_tokens"))
+    assert reply.WhichOneof("response") == "request_body"
+    assert bench.telemetry.lines[0] == "unmetered anthropic_count_tokens allowed"
+    assert bench.store.reserved == []
+    stranger = await bench.ask(message(ANTHROPIC, path="/v1/messages/count_tokens"))
+    assert stranger.immediate_response.status.code == 403
+    batch = await bench.ask(message(ANTHROPIC, path="/v1/messages/batches"))
+    assert json.loads(batch.immediate_response.body)["type"] == "error"
+    assert "unmetered anthropic_batches refused" in bench.telemetry.lines
+
+
 @pytest.mark.parametrize(
     ("service", "limit", "status"),
     [
@@ -236,7 +251,7 @@ async def test_an_encoding_that_we_cannot_read_follows_the_setting(allowed: bool
     bench.limits.lookups.append(LimitLookup(limit, True))
     request = message(b"\x0b\x02\x80compressed")
     fields = request.attributes["envoy.filters.http.ext_proc"].fields
-    fields["request.headers['content-encoding']"].string_value = "br"
+    fields["request.headers['content-encoding']"].string_value = "compress"
     reply = await bench.ask(request)
     if allowed:
         assert reply.WhichOneof("response") == "request_body"

@@ -1,8 +1,6 @@
 """Whatever comes in: requests raise RequestError or nothing, answers raise nothing at all."""
 
-import gzip
 import json
-import zlib
 from itertools import pairwise
 from typing import Any
 
@@ -12,19 +10,49 @@ from hypothesis import strategies as st
 from extproc.core.errors import RequestError
 from extproc.providers.answers import answer_reader
 from extproc.providers.errors_shape import error_body
+from extproc.providers.formats import BUILT_IN
 from extproc.providers.registry import read_request, wire_format_of
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
+from extproc.providers.wire_formats import WireFormat
+from tests.unit.event_streams import chunk as model_event
+from tests.unit.event_streams import event
+from tests.unit.provider_cases import pack
 
 RELAXED = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 PATHS = st.sampled_from(
-    ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"]
+    [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+        "/v1/messages",
+        "/v1beta/models/m:generateContent",
+        "/v1/publishers/anthropic/models/m:rawPredict",
+        "/v1beta/models/m:embedContent",
+        "/v1beta/models/m:batchEmbedContents",
+        "/v1/responses",
+        "/v1/images/generations",
+        "/v1/audio/transcriptions",
+        "/v1/audio/speech",
+        "/v1/moderations",
+        "/v1/rerank",
+        "/model/anthropic.claude-3/converse-stream",
+        "/model/anthropic.claude-3/invoke",
+        "/model/amazon.titan-embed-text-v2/invoke",
+        "/model/us.amazon.nova-pro/invoke-with-response-stream",
+        "/v2/rerank",
+        "/v2/chat",
+        "/v1/chat",
+        "/v2/embed",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
+    ]
 )
-CODINGS = st.sampled_from([None, "gzip", "deflate", "identity", "br"])
-FORMATS = st.sampled_from(
-    ["openai_chat", "openai_completions", "openai_embeddings", "anthropic_messages"]
-)
+CODINGS = st.sampled_from([None, "gzip", "deflate", "identity", "br", "zstd", "gzip, br"])
+PACKED = ("gzip", "deflate", "br", "zstd")
+FORMATS = st.sampled_from([route.name for route in BUILT_IN if isinstance(route, WireFormat)])
 _WORDS = """
 model messages role content type text stream stream_options include_usage max_tokens n
 best_of max_completion_tokens prompt input suffix system tools functions response_format
@@ -33,6 +61,24 @@ usage choices delta message message_start message_delta content_block_delta prom
 completion_tokens total_tokens input_tokens output_tokens cache_read_input_tokens
 prompt_tokens_details cached_tokens completion_tokens_details reasoning_tokens error x_groq
 index finish_reason content_block partial_json thinking
+contents content parts inlineData inline_data mimeType data fileData functionCall
+functionResponse generationConfig generation_config maxOutputTokens max_output_tokens
+candidateCount systemInstruction cachedContent requests candidates finishReason usageMetadata
+promptTokenCount candidatesTokenCount thoughtsTokenCount toolUsePromptTokenCount totalTokenCount
+cachedContentTokenCount promptTokensDetails modality tokenCount promptFeedback blockReason
+groundingMetadata webSearchQueries embeddings predictions statistics
+instructions max_output_tokens file url documents query results quality size partial_images
+response output item item_id output_index encrypted_content status meta b64_json
+response.output_text.delta response.completed transcript.text.done speech.audio.done
+image_generation.completed server_tool_use cache_creation input_token_details
+inferenceConfig maxTokens toolConfig toolUse toolResult reasoningContent citationsContent document
+video audio bytes json contentBlockIndex contentBlockDelta contentBlockStart metadata inputTokens
+outputTokens cacheReadInputTokens cacheDetails ttl trace promptRouter inputText outputText
+generation generation_token_count outputs completions meta tokens embedding images anthropic_version
+amazon-bedrock-invocationMetrics inputTokenCount outputTokenCount additionalModelRequestFields
+message-start content-start content-delta tool-plan-delta tool-call-delta message-end billed_units
+tokens search_units image_tokens texts images inputs message chat_history event_type stream-end
+text-generation done done_reason load prompt_eval_count eval_count num_predict options embeddings
 """
 # Words that the readers look for, so that the fuzz reaches behind the first look.
 KEYS = st.sampled_from(_WORDS.split())
@@ -53,7 +99,9 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
     max_leaves=25,
 )
 REQUESTS = st.dictionaries(KEYS, VALUES, max_size=8).map(
-    lambda body: {"model": "gpt-4o", "messages": [], "input": "x"} | body
+    lambda body: (
+        {"model": "gpt-4o", "messages": [], "input": "x", "contents": [], "content": {}} | body
+    )
 )
 
 
@@ -96,10 +144,8 @@ def test_bytes_as_request(path: str, body: bytes, coding: str | None) -> None:
 @given(path=PATHS, body=REQUESTS, coding=CODINGS, streams=st.booleans())
 def test_json_as_request(path: str, body: Any, coding: str | None, *, streams: bool) -> None:
     raw = json.dumps(body | {"stream": True} if streams else body).encode()
-    if coding == "gzip":
-        raw = gzip.compress(raw)
-    elif coding == "deflate":
-        raw = zlib.compress(raw)
+    if coding in PACKED:
+        raw = pack(raw, coding)
     check_request(path, raw, coding)
 
 
@@ -157,14 +203,41 @@ EVENTS = st.lists(
 STREAMS = st.tuples(EVENTS, st.sampled_from(["\n", "\r\n", "\r"])).map(
     lambda pair: "".join(sse_line(value, pair[1]) for value in pair[0]).encode()
 )
+BINARY = st.lists(st.tuples(st.sampled_from([0, 1, 2]), KEYS, VALUES), max_size=5).map(
+    lambda rows: b"".join(
+        (event(name, value), model_event(value), event(name, value, kind="exception"))[kind]
+        for kind, name, value in rows
+    )
+)
 PLAIN = (
     STREAMS
+    | BINARY
     | st.binary(max_size=200)
     | VALUES.map(lambda value: json.dumps(value).encode())
+    | EVENTS.map(lambda values: json.dumps(values).encode())
     | st.lists(
-        st.sampled_from([b"data:", b" ", b"{", b"}", b'"usage"', b"\r", b"\n", b":", b"[DONE]"]),
+        st.sampled_from(
+            [
+                b"data:",
+                b" ",
+                b"{",
+                b"}",
+                b'"usage"',
+                b"\r",
+                b"\n",
+                b":",
+                b"[DONE]",
+                b"[",
+                b"]",
+                b'"',
+                b"\\",
+            ]
+        ),
         max_size=40,
     ).map(b"".join)
+    | st.lists(VALUES, max_size=6).map(
+        lambda values: "\n".join(json.dumps(value) for value in values).encode()
+    )
 )
 MARKS = st.lists(st.integers(min_value=0), max_size=30)
 
@@ -187,14 +260,14 @@ def test_any_answer_gives_the_same_for_every_cut(
     packs: bool,
     hides: bool,
 ) -> None:
-    if packs and coding in ("gzip", "deflate"):
-        body = gzip.compress(body) if coding == "gzip" else zlib.compress(body)
+    if packs and coding in PACKED:
+        body = pack(body, coding)
     whole, facts = read_answer(wire_format, [body], coding, hides=hides)
     pieces, facts_of_pieces = read_answer(wire_format, cut(body, marks), coding, hides=hides)
     single = [body[i : i + 1] for i in range(len(body))] or [b""]
     bytewise, facts_of_bytes = read_answer(wire_format, single, coding, hides=hides)
     assert whole == pieces == bytewise
-    if coding in ("gzip", "deflate") and not packs:
+    if coding in PACKED and not packs:
         return  # how much of spoilt data can be unpacked does depend on the cuts
     assert facts == facts_of_pieces == facts_of_bytes
     if not hides:

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from extproc.core.errors import RequestError
+from extproc.providers.json_edit import with_member
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts
 
@@ -78,3 +79,19 @@ def test_a_body_that_cannot_be_changed_must_bring_its_cap() -> None:
             limits=LIMITS,
         )
     assert (caught.value.status, caught.value.param) == (415, "max_completion_tokens")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": 1.50}', '{"config":{"cap":7},"a": 1.50}'),
+        ("{}", '{"config":{"cap":7}}'),
+        ('{"config": null, "a": 1}', '{"config": {"cap":7}, "a": 1}'),
+        ('{"config": { }, "a": 1}', '{"config": {"cap":7 }, "a": 1}'),
+        ('{"a": 1, "config": {"x": 1e2}}', '{"a": 1, "config": {"cap":7,"x": 1e2}}'),
+        ('{"config": {"x": 1, "cap": null}}', '{"config": {"x": 1, "cap": 7}}'),
+        ('{"c\\u006fnfig": {"cap" : 5}}', '{"c\\u006fnfig": {"cap" : 7}}'),
+    ],
+)
+def test_a_cap_may_stand_deep_in_a_body(text: str, expected: str) -> None:
+    assert with_member(text, json.loads(text), ("config", "cap"), "7") == expected

@@ -1,0 +1,144 @@
+"""AWS Bedrock: Converse and InvokeModel, each with its stream, and the paths beside them."""
+
+from extproc.providers.anthropic_requests import FACTOR_PERCENT
+from extproc.providers.aws_eventstream import AWS_EVENTSTREAM
+from extproc.providers.bedrock_answers import ConverseAnswer
+from extproc.providers.bedrock_invoke_answers import InvokeAnswer
+from extproc.providers.bedrock_requests import (
+    is_input_only,
+    model_segments,
+    read_converse,
+    read_input_only,
+    read_invoke,
+)
+from extproc.providers.error_bodies import Refusal
+from extproc.providers.wire_formats import KnownPath, Target, WireFormat
+
+# The exceptions of the service's model, with the statuses that AWS gives them.
+_EXCEPTIONS = {
+    401: "AccessDeniedException",
+    402: "ServiceQuotaExceededException",
+    403: "AccessDeniedException",
+    404: "ResourceNotFoundException",
+    408: "ModelTimeoutException",
+    429: "ThrottlingException",
+    503: "ServiceUnavailableException",
+    504: "ModelTimeoutException",
+}
+
+
+def bedrock_error(refusal: Refusal) -> dict[str, object]:
+    """Smithy's restJson1: AWS names the exception in the header ``x-amzn-errortype``, and its SDKs
+    also take it from ``__type`` in the body (measured with botocore 1.44)."""
+    by_class = "InternalServerException" if refusal.status >= 500 else "ValidationException"
+    return {
+        "__type": _EXCEPTIONS.get(refusal.status, by_class),
+        "message": refusal.message,
+    }
+
+
+def _has_model(target: Target) -> bool:
+    return bool(model_segments(target))
+
+
+def _has_input_only_model(target: Target) -> bool:
+    return is_input_only("/".join(model_segments(target)).lower())
+
+
+def _is_async_invoke(target: Target) -> bool:
+    return target.lowered == ("async-invoke",)
+
+
+BEDROCK_CONVERSE = WireFormat(
+    name="bedrock_converse",
+    provider="bedrock",
+    ends=("converse",),
+    matches=_has_model,
+    error_shape=bedrock_error,
+    read=read_converse,
+    answer=ConverseAnswer,
+    framings=(AWS_EVENTSTREAM,),
+    factor_percent=FACTOR_PERCENT,
+)
+BEDROCK_CONVERSE_STREAM = WireFormat(
+    name="bedrock_converse_stream",
+    provider="bedrock",
+    ends=("converse-stream",),
+    matches=_has_model,
+    error_shape=bedrock_error,
+    read=read_converse,
+    answer=ConverseAnswer,
+    framings=(AWS_EVENTSTREAM,),
+    factor_percent=FACTOR_PERCENT,
+)
+# Before BEDROCK_INVOKE: the same path, but the model's id says that it makes vectors or scores.
+BEDROCK_EMBEDDINGS = WireFormat(
+    name="bedrock_embeddings",
+    provider="bedrock",
+    ends=("invoke",),
+    matches=_has_input_only_model,
+    error_shape=bedrock_error,
+    read=read_input_only,
+    answer=InvokeAnswer,
+    factor_percent=FACTOR_PERCENT,
+    has_text_output=False,
+)
+BEDROCK_INVOKE = WireFormat(
+    name="bedrock_invoke",
+    provider="bedrock",
+    ends=("invoke",),
+    matches=_has_model,
+    error_shape=bedrock_error,
+    read=read_invoke,
+    answer=InvokeAnswer,
+    framings=(AWS_EVENTSTREAM,),
+    factor_percent=FACTOR_PERCENT,
+)
+BEDROCK_INVOKE_STREAM = WireFormat(
+    name="bedrock_invoke_stream",
+    provider="bedrock",
+    ends=("invoke-with-response-stream",),
+    matches=_has_model,
+    error_shape=bedrock_error,
+    read=read_invoke,
+    answer=InvokeAnswer,
+    framings=(AWS_EVENTSTREAM,),
+    factor_percent=FACTOR_PERCENT,
+)
+# "Using the CountTokens API doesn't incur charges" (user guide, "Monitor your token usage").
+BEDROCK_COUNT_TOKENS = KnownPath(
+    name="bedrock_count_tokens",
+    provider="bedrock",
+    ends=("count-tokens",),
+    matches=_has_model,
+    error_shape=bedrock_error,
+    is_free=True,
+)
+# Speech over HTTP/2 in both directions at once: its request has no end to be read before.
+BEDROCK_BIDIRECTIONAL = KnownPath(
+    name="bedrock_bidirectional",
+    provider="bedrock",
+    ends=("invoke-with-bidirectional-stream",),
+    matches=_has_model,
+    error_shape=bedrock_error,
+    is_free=False,
+)
+# The answer goes to S3 and never passes here.
+BEDROCK_ASYNC_INVOKE = KnownPath(
+    name="bedrock_async_invoke",
+    provider="bedrock",
+    ends=("async-invoke",),
+    matches=_is_async_invoke,
+    error_shape=bedrock_error,
+    is_free=False,
+)
+BEDROCK = (
+    BEDROCK_CONVERSE,
+    BEDROCK_CONVERSE_STREAM,
+    BEDROCK_EMBEDDINGS,
+    BEDROCK_INVOKE,
+    BEDROCK_INVOKE_STREAM,
+    BEDROCK_COUNT_TOKENS,
+    BEDROCK_BIDIRECTIONAL,
+    BEDROCK_ASYNC_INVOKE,
+)

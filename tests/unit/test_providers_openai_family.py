@@ -1,0 +1,393 @@
+"""Responses, images, audio, moderations, rerank: what is read of requests and of answers."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from extproc.core.usage import Usage
+from extproc.providers.answers import AnswerReader, answer_reader
+from extproc.providers.counting import OPENAI_IMAGE
+from extproc.providers.registry import read_request
+from extproc.providers.requests import ReadLimits, RequestFacts
+from extproc.providers.tokens import count_tokens
+from tests.unit.test_providers_requests import EMBEDDINGS, read, refused
+
+RESPONSES, IMAGES, SPEECH = "/v1/responses", "/v1/images/generations", "/v1/audio/speech"
+MODERATIONS, RERANK = "/v1/moderations", "/v1/rerank"
+
+
+def events(*values: dict[str, Any]) -> bytes:
+    return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)
+
+
+def answer(
+    wire_format: str, body: bytes | dict[str, Any], *, content_type: str | None = None
+) -> AnswerReader:
+    reader = answer_reader(
+        wire_format,
+        content_type=content_type,
+        content_encoding=None,
+        hides_usage=False,
+        encoding="o200k_base",
+    )
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    for at in range(0, len(raw), 7):
+        reader.feed(raw[at : at + 7], end=False)
+    reader.feed(b"", end=True)
+    return reader
+
+
+def responses(**fields: object) -> int:
+    return read(RESPONSES, {"model": "gpt-4o", **fields}).input_tokens
+
+
+def test_everything_that_a_responses_request_sends_is_counted() -> None:
+    empty = responses(input=[])
+    text = "some words that are counted"
+    tokens = count_tokens(text)
+    assert responses(input=text) >= empty + tokens
+    assert responses(input=[], instructions=text) >= empty + tokens
+    assert responses(input=[{"role": "user", "content": text}]) >= empty + tokens
+    parts = [{"type": "input_text", "text": text}]
+    assert responses(input=[{"type": "message", "content": parts}]) >= empty + tokens
+    output = {"type": "function_call_output", "call_id": "call_" + "x" * 99, "output": text}
+    assert empty + tokens <= responses(input=[output]) <= empty + tokens + 5
+    thought = {"type": "reasoning", "encrypted_content": "gAAAA" * 1200}
+    assert empty + 1000 <= responses(input=[thought]) < empty + 1010
+    assert responses(input=[{"type": "item_reference", "id": "msg_1"}]) == empty
+    schema = {"type": "object", "description": text}
+    assert responses(input=[], tools=[{"type": "function", "parameters": schema}]) > empty + tokens
+    formatted = {"format": {"type": "json_schema", "schema": schema}}
+    assert responses(input=[], text=formatted) > empty + tokens
+
+
+def test_pictures_of_responses_are_no_text() -> None:
+    blob = base64.b64encode(bytes(range(256)) * 400).decode()
+    url = f"data:image/png;base64,{blob}"
+    empty = responses(input=[])
+    part = {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+    made = {"type": "image_generation_call", "id": "ig_1", "result": blob}
+    shot = {"type": "computer_call_output", "output": {"image_url": url}}
+    for item in (part, made, shot):
+        assert OPENAI_IMAGE <= responses(input=[item]) - empty <= OPENAI_IMAGE + 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": 5}, "input"),
+        ({"input": [1]}, "input[0]"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": "9"}, "max_output_tokens"),
+        ({"instructions": 5}, "instructions"),
+        ({"tools": {}}, "tools"),
+        ({"stream": "yes"}, "stream"),
+        ({"model": None}, "model"),
+    ],
+)
+def test_wrong_fields_of_responses_are_named(fields: dict[str, Any], param: str) -> None:
+    assert refused(RESPONSES, {"model": "gpt-4o", "input": "x", **fields}).param == param
+
+
+def test_strict_mode_writes_the_cap_of_responses_and_asks_for_no_usage() -> None:
+    body = b'{"model": "gpt-4o", "stream": true, "input": "hi", "max_output_tokens": null}'
+    facts = read_request(
+        RESPONSES,
+        body,
+        content_type=None,
+        content_encoding=None,
+        limits=ReadLimits(strict_cap_tokens=100),
+    )
+    assert isinstance(facts, RequestFacts)
+    assert facts.new_body == body.replace(b"null", b"100")
+    assert facts.output_cap_tokens == 100
+    assert not facts.hides_usage
+
+
+def test_deltas_of_responses_are_counted_until_usage_comes() -> None:
+    def delta(kind: str, text: str, at: int = 0) -> dict[str, Any]:
+        return {"type": kind, "output_index": at, "content_index": 0, "delta": text}
+
+    deltas = [
+        {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}},
+        delta("response.reasoning_summary_text.delta", "thinking about it"),
+        {"type": "response.output_item.added", "output_index": 1, "item": {"name": "look_up"}},
+        delta("response.function_call_arguments.delta", '{"city":"Oslo"}', 1),
+        delta("response.output_text.delta", "hello there", 2),
+        {"type": "response.output_text.done", "output_index": 2, "text": "hello there"},
+    ]
+    reader = answer("openai_responses", events(*deltas))
+    texts = ("thinking about it", "look_up", '{"city":"Oslo"}', "hello there")
+    assert reader.counted_output_tokens() == sum(count_tokens(text) for text in texts)
+    assert reader.saw_output
+    assert not reader.complete
+    assert not reader.unread
+    assert reader.usage == Usage()
+    final = {
+        "id": "resp_1",
+        "model": "gpt-4o-2024-08-06",
+        "status": "completed",
+        "output": [{"type": "web_search_call"}, {"type": "message"}],
+        "usage": {
+            "input_tokens": 50,
+            "input_tokens_details": {"cached_tokens": 10},
+            "output_tokens": 20,
+            "output_tokens_details": {"reasoning_tokens": 8},
+        },
+    }
+    reader = answer(
+        "openai_responses", events(*deltas, {"type": "response.completed", "response": final})
+    )
+    assert reader.complete
+    assert reader.usage == Usage(
+        input_tokens=50,
+        output_tokens=20,
+        cached_input_tokens=10,
+        reasoning_tokens=8,
+        server_tool_calls=1,
+    )
+    assert (reader.response_id, reader.response_model) == ("resp_1", "gpt-4o-2024-08-06")
+    assert answer("openai_responses", final).usage == reader.usage
+
+
+def test_responses_in_the_background_keep_their_reserve() -> None:
+    queued: dict[str, Any] = {"id": "resp_1", "status": "queued", "output": [], "usage": None}
+    reader = answer("openai_responses", queued)
+    assert reader.unread
+    assert reader.saw_output
+    assert not reader.error
+    created = {"type": "response.created", "response": queued | {"status": "in_progress"}}
+    assert not answer("openai_responses", events(created)).unread
+
+
+def test_errors_of_responses() -> None:
+    error = {"type": "error", "code": "server_error", "message": "x"}
+    for body in (
+        events(error),
+        events({"type": "response.failed", "response": {"status": "failed", "output": []}}),
+        json.dumps({"error": {"message": "x"}}).encode(),
+    ):
+        reader = answer("openai_responses", body)
+        assert reader.error
+        assert not reader.saw_output
+
+
+def test_images_reserve_by_quality_and_size() -> None:
+    def cap(**fields: object) -> int | None:
+        return read(IMAGES, {"model": "gpt-image-2", "prompt": "a cat", **fields}).output_cap_tokens
+
+    best = cap()
+    assert best is not None
+    assert cap(quality="high", size="1024x1024") == best
+    assert cap(n=3) == 3 * best
+    assert cap(size="3840x2160") == 2 * best
+    assert cap(stream=True, partial_images=2) == best + 200
+    low = cap(quality="low")
+    assert low is not None
+    assert low < best / 10
+    assert cap(model="dall-e-3") == 0
+    assert read(IMAGES, {"prompt": "a cat"}).model.startswith("gpt-image")
+    assert refused(IMAGES, {"prompt": "x", "partial_images": 9}).param == "partial_images"
+    assert refused(IMAGES, {"prompt": 5}).param == "prompt"
+
+
+def test_usage_of_images_is_read_behind_the_picture() -> None:
+    usage = {
+        "input_tokens": 13,
+        "input_tokens_details": {"text_tokens": 10, "image_tokens": 3},
+        "output_tokens": 1056,
+        "total_tokens": 1069,
+    }
+    picture = base64.b64encode(bytes(6_000_000)).decode()
+    expected = Usage(
+        input_tokens=13, output_tokens=1056, image_input_tokens=3, image_output_tokens=1056
+    )
+    whole = json.dumps({"created": 1, "data": [{"b64_json": picture}], "usage": usage}).encode()
+    partial = {"type": "image_generation.partial_image", "b64_json": "AAAA"}
+    done = {"type": "image_generation.completed", "b64_json": picture, "usage": usage}
+    for body in (whole, events(partial, done)):
+        reader = answer_reader(
+            "openai_images",
+            content_type=None,
+            content_encoding=None,
+            hides_usage=False,
+            encoding="o200k_base",
+        )
+        for at in range(0, len(body), 65_536):
+            reader.feed(body[at : at + 65_536], end=False)
+        reader.feed(b"", end=True)
+        assert reader.usage == expected
+        assert not reader.unread
+    cut = answer("openai_images", events(partial))
+    assert cut.unread
+    assert not cut.complete
+    assert answer("openai_images", {"data": [{"url": "https://x"}]}).unread
+
+
+def test_speech_is_reserved_by_its_text_and_its_sound_is_not_read() -> None:
+    text = "one two three four"
+    facts = read(SPEECH, {"model": "gpt-4o-mini-tts", "input": text, "voice": "alloy"})
+    assert facts.input_tokens == count_tokens(text)
+    assert facts.output_cap_tokens == 10 * count_tokens(text)
+    for sound in (b"ID3\x04", b'{"raw pcm', b"data: not an event"):
+        reader = answer("openai_speech", sound * 100, content_type="audio/mpeg")
+        assert reader.unread
+        assert not reader.error
+        assert reader.counted_output_tokens() == 0
+    assert answer("openai_speech", b"\xff\xfb" * 100).unread
+    failed = answer("openai_speech", {"error": {"message": "x"}}, content_type="application/json")
+    assert failed.error
+    assert not failed.saw_output
+
+
+def test_usage_of_streamed_speech() -> None:
+    usage = {"input_tokens": 4, "output_tokens": 40, "total_tokens": 44}
+    delta = {"type": "speech.audio.delta", "audio": "AAAA"}
+    reader = answer("openai_speech", events(delta, {"type": "speech.audio.done", "usage": usage}))
+    assert reader.usage == Usage(input_tokens=4, output_tokens=40, audio_output_tokens=40)
+    assert reader.complete
+    assert not reader.unread
+    assert answer("openai_speech", events(delta)).unread
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "text/vtt; charset=utf-8", None])
+def test_transcripts_as_plain_text_are_counted(content_type: str | None) -> None:
+    text = "1\n00:00 --> 00:02\nGrüße aus Köln\n"
+    reader = answer("openai_transcription", text.encode(), content_type=content_type)
+    assert reader.counted_output_tokens() == count_tokens(text)
+    assert reader.saw_output
+    assert not reader.error
+
+
+def test_transcripts_report_tokens_or_seconds() -> None:
+    usage: dict[str, Any] = {
+        "type": "tokens",
+        "input_tokens": 14,
+        "input_token_details": {"text_tokens": 0, "audio_tokens": 14},
+        "output_tokens": 3,
+    }
+    reader = answer("openai_transcription", {"text": "one two three", "usage": usage})
+    assert reader.usage == Usage(input_tokens=14, output_tokens=3, audio_input_tokens=14)
+    seconds = {"type": "duration", "seconds": 9}
+    reader = answer("openai_transcription", {"text": "one two three", "usage": seconds})
+    assert reader.usage == Usage()
+    assert reader.counted_output_tokens() == 3
+    assert reader.saw_output
+
+
+def test_moderations_count_their_input() -> None:
+    assert read(MODERATIONS, {"input": "one two three"}).input_tokens == 3
+    assert read(MODERATIONS, {"input": ["one", "two three"]}).input_tokens == 3
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    assert read(MODERATIONS, {"input": [picture]}).input_tokens == OPENAI_IMAGE
+    assert refused(MODERATIONS, {"input": 5}).param == "input"
+    reader = answer("openai_moderations", {"id": "modr-1", "results": [{"flagged": False}]})
+    assert reader.usage == Usage()
+    assert reader.saw_output
+    assert reader.counted_output_tokens() == 0
+
+
+def test_rerank_reads_the_query_with_every_document() -> None:
+    body = {"model": "m", "query": "one two", "documents": ["three", {"text": "four five"}]}
+    assert read(RERANK, body).input_tokens == 2 * 2 + 3
+    texts = {"query": "one two", "texts": ["three"]}
+    assert read("/rerank", texts).input_tokens == 3
+    assert refused(RERANK, body | {"documents": "x"}).param == "documents"
+    assert refused(RERANK, body | {"query": None}).param == "query"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"usage": {"total_tokens": 56}},
+        {"usage": {"prompt_tokens": 56, "total_tokens": 56}},
+        {"meta": {"tokens": {"input_tokens": 56, "output_tokens": 0}}},
+        {"meta": {"billed_units": {"input_tokens": 56, "search_units": 1}}},
+    ],
+)
+def test_rerank_answers_report_in_several_ways(report: dict[str, Any]) -> None:
+    reader = answer("rerank", {"id": "x", "results": [{"index": 0}], **report})
+    assert (reader.usage.input_tokens, reader.usage.output_tokens) == (56, 0)
+    assert reader.usage.server_tool_calls == (1 if "search_units" in str(report) else None)
+
+
+def test_embeddings_of_conversations_and_the_model_of_azures_path() -> None:
+    messages = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
+    assert read(EMBEDDINGS, messages).input_tokens >= 3
+    body = {"model": "cheap", "input": "x"}
+    assert read("/openai/deployments/Large/embeddings", body).model == "Large"
+
+
+def test_parts_of_usage_that_only_some_report() -> None:
+    usage = {
+        "prompt_tokens": 100,
+        "completion_tokens": 50,
+        "prompt_tokens_details": {"audio_tokens": 9, "image_tokens": 8, "cached_tokens": 0},
+        "completion_tokens_details": {"audio_tokens": 7, "image_tokens": 6},
+        "server_tool_use": {"web_search_requests": 2},
+    }
+    reader = answer("openai_chat", {"id": "x", "model": "y", "choices": [], "usage": usage})
+    assert reader.usage == Usage(
+        input_tokens=100,
+        output_tokens=50,
+        cached_input_tokens=0,
+        audio_input_tokens=9,
+        image_input_tokens=8,
+        audio_output_tokens=7,
+        image_output_tokens=6,
+        server_tool_calls=2,
+    )
+    assert (reader.response_id, reader.response_model) == ("x", "y")
+    claude = {
+        "input_tokens": 5,
+        "output_tokens": 1,
+        "cache_creation_input_tokens": 30,
+        "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 20},
+        "server_tool_use": {"web_search_requests": 3},
+    }
+    body = {"id": "msg_1", "model": "claude-x", "type": "message", "usage": claude}
+    reader = answer("anthropic_messages", body)
+    assert reader.usage == Usage(
+        input_tokens=35,
+        output_tokens=1,
+        cache_write_tokens=30,
+        cache_write_5m_tokens=10,
+        cache_write_1h_tokens=20,
+        server_tool_calls=3,
+    )
+    assert reader.response_model == "claude-x"
+    start = {"type": "message_start", "message": body}
+    assert answer("anthropic_messages", events(start)).response_id == "msg_1"
+
+
+@pytest.mark.parametrize("missing", ["prompt_tokens", "completion_tokens"])
+def test_a_total_completes_what_is_missing(missing: str) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8, missing: None}
+    assert answer("openai_chat", {"usage": usage}).usage == Usage(input_tokens=5, output_tokens=3)
+
+
+def test_a_whole_response_in_one_large_event_is_read() -> None:
+    usage = {"input_tokens": 5, "output_tokens": 3}
+    response = {"status": "completed", "instructions": "x" * 5_000_000, "usage": usage}
+    body = events({"type": "response.completed", "response": response})
+    reader = answer_reader(
+        "openai_responses",
+        content_type=None,
+        content_encoding=None,
+        hides_usage=False,
+        encoding="o200k_base",
+    )
+    for at in range(0, len(body), 65_536):
+        reader.feed(body[at : at + 65_536], end=False)
+    assert reader.usage == Usage(input_tokens=5, output_tokens=3)
+
+
+def test_mistrals_thoughts_are_output() -> None:
+    content = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "one two"}]},
+        {"type": "text", "text": "three"},
+    ]
+    chunk = {"choices": [{"index": 0, "delta": {"content": content}}]}
+    assert answer("openai_chat", events(chunk)).counted_output_tokens() == 3
