@@ -230,10 +230,10 @@ class Admission:
                     verdict, descriptor, path=path, request_id=asked.request_id, model=handle.model
                 )
             )
-        self._telemetry.admitted(verdict, seconds=seconds)
         handle = _delivered(handle, verdict)
-        log_admitted(verdict, handle)
         try:
+            self._telemetry.admitted(verdict, seconds=seconds)
+            log_admitted(verdict, handle)
             reply = admitted_reply(verdict, handle.to_fields(), new_body=facts.new_body)
         except BaseException:
             self._give_back(handle)
@@ -313,8 +313,9 @@ class Admission:
         try:
             verdict = await self._reserver.reserve(attempt)
         except StoreUnavailableError as error:
-            # With several roots the first ones have admitted, whatever became of the last.
-            if error.maybe_applied or len(attempt.roots) > 1:
+            # With several roots the first ones have admitted, whatever became of the last. And a call
+            # whose reply was lost may still arrive.
+            if error.maybe_applied or attempt.is_doubtful or len(attempt.roots) > 1:
                 self._give_back(handle, undo=attempt.is_refused)
             raise
         except BaseException:

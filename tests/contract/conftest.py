@@ -10,6 +10,7 @@ from extproc.stores.cluster import RedisCluster
 from extproc.stores.limit_table import LimitTable
 from extproc.stores.migrate import upgrade
 from extproc.stores.reservation_store import RedisReservationStore
+from extproc.stores.reviews import Reviews
 from extproc.stores.sql import Database
 from tests.support.cluster import ValkeyCluster
 from tests.support.engine import Counters, cache_view
@@ -44,6 +45,12 @@ async def redis_cluster(cluster: ValkeyCluster) -> AsyncIterator[RedisCluster]:
 def cluster_store(redis_cluster: RedisCluster) -> RedisReservationStore:
     """The store on the cluster."""
     return RedisReservationStore(redis_cluster)
+
+
+@pytest.fixture
+def reviews(batcher: RedisBatcher) -> Reviews:
+    """What people say of reservations in review."""
+    return Reviews(batcher)
 
 
 @pytest.fixture

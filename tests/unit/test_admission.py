@@ -19,6 +19,8 @@ from extproc.core.reservations import (
     Knowledge,
     LimitsMissing,
     Outcome,
+    ServiceRefused,
+    ServiceState,
     Source,
     State,
 )
@@ -116,6 +118,32 @@ async def test_a_reserve_of_unknown_effect_is_released_in_the_end() -> None:
     assert release.state is State.RELEASED
     assert release.source is Source.ADMISSION
     assert release.outcome is Outcome.NOT_FORWARDED
+
+
+async def test_a_mark_that_could_not_be_set_for_a_late_call_is_set_in_the_background() -> None:
+    lost = StoreUnavailableError("redis", "timed out", transient=True, maybe_applied=True)
+    away = StoreUnavailableError("redis", "refused", transient=True)
+    store = RecordingStore(
+        verdicts=[lost, ServiceRefused(ServiceState.UNKNOWN)], settle_errors=[away]
+    )
+    bench = Bench(store=store)
+    reply = await bench.ask(message())
+    assert reply.immediate_response.status.code == 503
+    (mark,) = store.released
+    assert mark.reservation_id == store.reserved[0].reservation_id
+    assert mark.undo
+
+
+async def test_a_fault_after_the_admission_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("extproc.envoy_io.admission.log_admitted", fails)
+    bench = Bench()
+    with pytest.raises(ZeroDivisionError):
+        await bench.ask(message())
+    await bench.settler.flush(timeout_seconds=2)
+    assert len(bench.store.released) == 1
 
 
 async def test_a_cold_cache_is_loaded_and_asked_again() -> None:
