@@ -313,7 +313,7 @@ class Admission:
         try:
             verdict = await self._reserver.reserve(attempt)
         except StoreUnavailableError as error:
-            # With several roots the first ones have admitted, whatever became of the last. And a call
+            # With several roots the first ones have admitted, whatever became of the last; a call
             # whose reply was lost may still arrive.
             if error.maybe_applied or attempt.is_doubtful or len(attempt.roots) > 1:
                 self._give_back(handle, undo=attempt.is_refused)
