@@ -12,6 +12,7 @@ from extproc.control.metrics import Metrics, start_metrics_server
 from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
 from extproc.core.learned_factors import LearnedFactors
+from extproc.core.metered import Metered
 from extproc.core.renewals import Renewals
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
@@ -19,6 +20,7 @@ from extproc.envoy_io.admission import Admission, AdmissionPolicy
 from extproc.envoy_io.ending import Ending
 from extproc.envoy_io.identity import FromHeader, FromMetadata, IdentitySource
 from extproc.envoy_io.metering import Metering
+from extproc.envoy_io.native import Native
 from extproc.envoy_io.server import GrpcServer
 from extproc.jobs.factor_exchange import FactorExchange
 from extproc.jobs.reaper import Reaper
@@ -78,6 +80,7 @@ def _policy(settings: Settings) -> AdmissionPolicy:
             if settings.admission.estimate == "strict"
             else None
         ),
+        shows_usage_events=settings.admission.show_usage_events,
         idempotency_header=settings.admission.idempotency_header,
         idempotency_ttl_ms=settings.admission.idempotency_ttl_seconds * 1000,
     )
@@ -139,6 +142,7 @@ async def serve(settings: Settings) -> None:
         negative_ttl_seconds=settings.limits.negative_ttl_seconds,
     )
     settler = Settler(store, metrics)
+    metered = Metered()
     learned = LearnedFactors() if settings.admission.learn_input_factors else None
     exchange = (
         None
@@ -168,8 +172,18 @@ async def serve(settings: Settings) -> None:
             executor=executor,
             learned=learned,
         ),
-        metering=Metering(settler, is_stopping=drained.is_set, learned=learned),
-        ending=Ending(settler, renewals, metrics, identity=policy.identity, stopping=drained),
+        metering=Metering(
+            settler, is_stopping=drained.is_set, metered=metered, learned=learned
+        ),
+        ending=Ending(
+            settler,
+            renewals,
+            metrics,
+            identity=policy.identity,
+            stopping=drained,
+            metered=metered,
+            native=Native(learned),
+        ),
     )
     stop_metrics = _listen_metrics(settings.server.metrics_listen, metrics)
     try:

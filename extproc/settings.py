@@ -197,6 +197,9 @@ class AdmissionSettings(_Section):
     idempotency_ttl_seconds: int = Field(default=86_400, ge=60, le=7 * 86_400)
     # Correct input estimates by what providers reported for the same model.
     learn_input_factors: bool = True
+    # In profiles that cannot hide a stream's usage event: ask for it all the same, so that clients
+    # which did not ask get one event more, without choices. Else their output is an estimate.
+    show_usage_events: bool = False
     # Bodies above this are parsed and counted in a thread, off the event loop.
     count_inline_max_bytes: int = Field(default=32 * 1024, ge=0)
 

@@ -5,6 +5,7 @@ It lets any worker settle any request without having seen its admission. Namespa
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from extproc.core.ids import is_valid_id
 from extproc.core.limits import MAX_COUNT
@@ -15,6 +16,10 @@ NAMESPACE = "llm"
 METERED_KEY = "met"
 
 Field = str | int
+
+# How an Envoy has answers metered: they pass through us, copies of them come to us, or Envoy reads
+# usage itself and its access log tells it.
+Profile = Literal["inline", "observe", "native"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +39,11 @@ class Handle:
     # The learned factor that is in ``input_tokens``; 0: nothing is to be learned from the answer.
     learned_permille: int = 0
     request_id: str = ""
+    profile: Profile = "inline"
 
     def to_fields(self) -> dict[str, Field]:
         """Flat fields for a protobuf Struct."""
-        return {
+        fields: dict[str, Field] = {
             "rid": self.reservation_id,
             "root": self.root,
             "fmt": self.wire_format,
@@ -50,6 +56,9 @@ class Handle:
             "lrn": self.learned_permille,
             "req": self.request_id,
         }
+        if self.profile != "inline":
+            fields["prf"] = self.profile
+        return fields
 
 
 def handle_from_fields(fields: Mapping[str, object]) -> Handle | None:
@@ -71,7 +80,12 @@ def handle_from_fields(fields: Mapping[str, object]) -> Handle | None:
         factor_percent=_count(fields.get("fac")) or 100,
         learned_permille=_count(fields.get("lrn")),
         request_id=_text(fields.get("req")),
+        profile=_profile(fields.get("prf")),
     )
+
+
+def _profile(value: object) -> Profile:
+    return value if value == "observe" or value == "native" else "inline"  # noqa: PLR1714 - for mypy
 
 
 def limit_fields(admitted: Admitted) -> dict[str, Field]:

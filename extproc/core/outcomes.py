@@ -134,6 +134,36 @@ def settle_ending(handle: Handle, outcome: Outcome, *, undelivered: bool = False
     )
 
 
+def settle_native(
+    handle: Handle, outcome: Outcome, usage: Usage, *, guessed_output_tokens: int
+) -> Settlement:
+    """The settlement of an answer whose usage Envoy read itself; ``guessed_output_tokens`` is what
+    its size tells where it did not."""
+    if usage.is_known:
+        assert usage.input_tokens is not None
+        assert usage.output_tokens is not None
+        is_whole = outcome is Outcome.COMPLETE_ESTIMATED
+        return _settlement(
+            handle,
+            Source.ENDING,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            # Of an answer that was cut it may be the running total.
+            knowledge=Knowledge.KNOWN if is_whole else Knowledge.COUNTED,
+            outcome=Outcome.COMPLETE if is_whole else outcome,
+            writes_history=is_whole,
+        )
+    return _settlement(
+        handle,
+        Source.ENDING,
+        input_tokens=handle.input_tokens if usage.input_tokens is None else usage.input_tokens,
+        output_tokens=max(guessed_output_tokens, usage.output_tokens or 0),
+        knowledge=Knowledge.GUESSED,
+        outcome=outcome,
+        state=State.RECONCILING if outcome is Outcome.UPSTREAM_BROKEN else State.SETTLED,
+    )
+
+
 def _settlement(
     handle: Handle,
     source: Source,

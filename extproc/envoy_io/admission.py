@@ -11,12 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.errors import RequestError, StoreUnavailableError
-from extproc.core.handles import Handle
+from extproc.core.handles import Handle, Profile
 from extproc.core.ids import new_reservation_id, reservation_id_of
 from extproc.core.learned_factors import LearnedFactors
 from extproc.core.outcomes import release
@@ -83,6 +84,8 @@ class AdmissionPolicy:
     count_inline_max_bytes: int
     max_body_bytes: int
     strict_cap_tokens: int | None = None
+    # Whether to ask for usage where its event cannot be hidden again.
+    shows_usage_events: bool = False
     # Request header with a client's idempotency key, in lower case; None: there is no such thing.
     idempotency_header: str | None = None
     idempotency_ttl_ms: int = 0
@@ -95,6 +98,7 @@ class _Asked:
     path: str
     request_id: str
     reservation_id: str
+    profile: Profile = "inline"
     service_id: str = ""
     idempotency_key: str = ""  # a digest of the client's own key, empty without one
 
@@ -129,12 +133,18 @@ class Admission:
         self._executor = executor
         self._learned = learned
         self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
-        self._read_limits = ReadLimits(
-            max_decoded_bytes=policy.max_body_bytes, strict_cap_tokens=policy.strict_cap_tokens
+        limits_of = partial(
+            ReadLimits,
+            max_decoded_bytes=policy.max_body_bytes,
+            strict_cap_tokens=policy.strict_cap_tokens,
         )
+        unhidden = limits_of(usage_events="show" if policy.shows_usage_events else "leave")
+        self._read_limits = {"inline": limits_of(), "observe": unhidden, "native": unhidden}
 
-    async def process(self, context: grpc.aio.ServicerContext) -> None:
-        """One ext_proc stream."""
+    async def process(
+        self, context: grpc.aio.ServicerContext, profile: Profile = "inline"
+    ) -> None:
+        """One ext_proc stream of an Envoy that has answers metered by ``profile``."""
         while True:
             message: pb.ProcessingRequest = await context.read()
             if message is grpc.aio.EOF:
@@ -150,7 +160,7 @@ class Admission:
         if message is MALFORMED:
             await context.write(self._refusals.unreadable())
             return
-        answer = await self._answer(message)
+        answer = await self._answer(message, profile)
         delivered = False
         try:
             await context.write(answer.reply)
@@ -159,13 +169,13 @@ class Admission:
             if answer.handle is not None and not delivered:
                 self._give_back(answer.handle)
 
-    async def _answer(self, message: pb.ProcessingRequest) -> _Answer:
+    async def _answer(self, message: pb.ProcessingRequest, profile: Profile) -> _Answer:
         started = time.perf_counter()
         attributes = Attributes(message)
         # A query may hold a credential (Gemini's ?key=): cut off before anything is logged.
         path = (attributes.text("request.path") or "").partition("?")[0]
         request_id = (attributes.text("request.id") or "")[:_MAX_TEXT]
-        asked = _Asked(path, request_id, reservation_id_from(attributes, request_id))
+        asked = _Asked(path, request_id, reservation_id_from(attributes, request_id), profile)
         try:
             service_id = identify(
                 self._policy.identity,
@@ -251,7 +261,7 @@ class Admission:
                 body,
                 content_type=attributes.header("content-type"),
                 content_encoding=attributes.header("content-encoding"),
-                limits=self._read_limits,
+                limits=self._read_limits[asked.profile],
                 host=attributes.text("request.host") or "",
             )
             return facts, request_hash(asked.path, body)
@@ -287,6 +297,7 @@ class Admission:
             factor_percent=facts.factor_percent,
             learned_permille=permille,
             request_id=asked.request_id,
+            profile=asked.profile,
         )
         known_price = self._policy.prices.of(facts.model)
         price = known_price or FREE

@@ -20,6 +20,7 @@ from envoy.service.accesslog.v3 import als_pb2
 from extproc.core.errors import RequestError
 from extproc.core.handles import METERED_KEY, NAMESPACE, handle_from_fields
 from extproc.core.ids import reservation_id_of
+from extproc.core.metered import Metered
 from extproc.core.outcomes import release_of, settle_ending
 from extproc.core.ports import Telemetry
 from extproc.core.renewals import Renewals
@@ -27,6 +28,7 @@ from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import has_field, metadata_fields
 from extproc.envoy_io.identity import IdentitySource, identify
+from extproc.envoy_io.native import Native
 from extproc.envoy_io.refusals import DETAILS_PREFIX
 
 log = logging.getLogger("tokenweir.ending")
@@ -124,7 +126,11 @@ class Ending:
         *,
         identity: Sequence[IdentitySource],
         stopping: asyncio.Event,
+        metered: Metered | None = None,
+        native: Native | None = None,
     ) -> None:
+        self._metered = metered or Metered()
+        self._native = native or Native()
         self._settler = settler
         self._renewals = renewals
         self._identity = identity
@@ -165,9 +171,15 @@ class Ending:
         if handle is None:
             self._release_undelivered(entry)
             return
-        outcome = outcome_of(entry)
-        self._telemetry.ended(outcome.value)
-        end = settle_ending(handle, outcome, undelivered=is_undelivered(entry))
+        if handle.profile == "observe" and self._metered.take(handle.reservation_id):
+            self._telemetry.ended("metered")
+            return
+        outcome, undelivered = outcome_of(entry), is_undelivered(entry)
+        if handle.profile == "native":
+            end = self._native.settlement(handle, outcome, entry, undelivered=undelivered)
+        else:
+            end = settle_ending(handle, outcome, undelivered=undelivered)
+        self._telemetry.ended(end.outcome.value)
         self._settler.submit(end)
 
     def _renew(self, entry: HTTPAccessLogEntry) -> None:

@@ -1,4 +1,5 @@
-"""Metering, profile ``inline``: reads the answer as it passes, settles at its end.
+"""Metering: reads the answer as it passes (profile ``inline``) or copies of it (``observe``), and
+settles at its end.
 
 The loop of a stream ends alike when Envoy half-closes, when the client leaves and when the upstream
 breaks (measured with grpcio 1.85), so only Envoy's end of stream or trailers mean "complete".
@@ -16,6 +17,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.handles import NAMESPACE, Handle, handle_from_fields
 from extproc.core.learned_factors import LearnedFactors
+from extproc.core.metered import Metered
 from extproc.core.outcomes import (
     AnswerFacts,
     release,
@@ -48,9 +50,11 @@ class Metering:
         settler: Settler,
         *,
         is_stopping: Callable[[], bool],
+        metered: Metered | None = None,
         learned: LearnedFactors | None = None,
     ) -> None:
         self._settler = settler
+        self._metered = metered
         self._is_stopping = is_stopping
         self._learned = learned
 
@@ -69,6 +73,22 @@ class Metering:
         finally:
             answer.close()
 
+    async def observe(self, context: grpc.aio.ServicerContext) -> None:
+        """One ext_proc stream in observability mode: nobody waits for a word of ours, and none can
+        carry the mark of a settlement, so that this process remembers it for the ending."""
+        answer = _Answer(self._settler, is_stopping=self._is_stopping, learned=self._learned)
+        try:
+            while not answer.done:
+                message: pb.ProcessingRequest = await context.read()
+                if message is grpc.aio.EOF or answer.on_message(message) is None:
+                    return
+        finally:
+            # Envoy keeps the stream of the client open until we return (or for five seconds).
+            answer.close()
+            settled = answer.settled_id
+            if settled is not None and self._metered is not None:
+                self._metered.add(settled)
+
 
 class _Answer:
     """One answer: what was seen of it, and its single settlement."""
@@ -83,6 +103,11 @@ class _Answer:
         self._reader: AnswerReader | None = None
         self._settled = False
         self.done = False
+
+    @property
+    def settled_id(self) -> str | None:
+        """The reservation that was settled here; None when that is left to the ending."""
+        return self._handle.reservation_id if self._settled and self._handle is not None else None
 
     def on_message(self, message: pb.ProcessingRequest) -> pb.ProcessingResponse | None:
         """The reply to one message; None when there is nothing for us in this answer."""

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 import grpc
 from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
@@ -24,8 +25,14 @@ from extproc.envoy_io.metering import Metering
 
 log = logging.getLogger("tokenweir.server")
 
+# Admission and metering are spoken in the words of the Envoy's profile; without one it is inline.
 CONVERSATION_KEY = "x-tokenweir-conversation"
-ADMISSION, METERING = "admission", "metering"
+ADMISSION, ADMISSION_OBSERVE, ADMISSION_NATIVE = (
+    "admission",
+    "admission/observe",
+    "admission/native",
+)
+METERING, METERING_OBSERVE = "metering", "metering/observe"
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 # A message is a body plus attributes and metadata.
@@ -130,7 +137,13 @@ class GrpcServer:
 
     def register(self, *, admission: Admission, metering: Metering, ending: Ending) -> None:
         """Bind the three conversations; call once, before ``start``."""
-        handlers = {ADMISSION: admission.process, METERING: metering.process}
+        handlers: dict[str, Handler] = {
+            ADMISSION: admission.process,
+            ADMISSION_OBSERVE: partial(admission.process, profile="observe"),
+            ADMISSION_NATIVE: partial(admission.process, profile="native"),
+            METERING: metering.process,
+            METERING_OBSERVE: metering.observe,
+        }
         self._processor = _Processor(handlers, self._telemetry)
         self._server.add_generic_rpc_handlers((_processor_handlers(self._processor),))
         als_pb2_grpc.add_AccessLogServiceServicer_to_server(

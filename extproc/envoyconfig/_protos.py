@@ -20,13 +20,20 @@ with warnings.catch_warnings():
     from envoy_data_plane.envoy.config.route import v3 as route
     from envoy_data_plane.envoy.extensions.access_loggers.file import v3 as file_log
     from envoy_data_plane.envoy.extensions.access_loggers.grpc import v3 as grpc_log
+    from envoy_data_plane.envoy.extensions.content_parsers.json import v3 as json_parser
     from envoy_data_plane.envoy.extensions.filters.http.api_key_auth import v3 as api_key_auth
     from envoy_data_plane.envoy.extensions.filters.http.buffer import v3 as buffer
     from envoy_data_plane.envoy.extensions.filters.http.ext_proc import v3 as ext_proc
     from envoy_data_plane.envoy.extensions.filters.http.header_mutation import (
         v3 as header_mutation,
     )
+    from envoy_data_plane.envoy.extensions.filters.http.json_to_metadata import (
+        v3 as json_to_metadata,
+    )
     from envoy_data_plane.envoy.extensions.filters.http.router import v3 as router
+    from envoy_data_plane.envoy.extensions.filters.http.sse_to_metadata import (
+        v3 as sse_to_metadata,
+    )
     from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import (
         v3 as http_connection_manager,
     )
@@ -54,11 +61,14 @@ __all__ = [
     "grpc_log",
     "header_mutation",
     "http_connection_manager",
+    "json_parser",
+    "json_to_metadata",
     "listener",
     "matcher",
     "mutation_rules",
     "route",
     "router",
+    "sse_to_metadata",
     "tls",
     "upstream_http",
 ]

@@ -22,6 +22,8 @@ def ending_log(options: RenderOptions) -> p.accesslog.AccessLog:
             buffer_flush_interval=seconds(_FLUSH_SECONDS),
         ),
         additional_request_headers_to_log=["x-request-id", options.identity_header],
+        # Usage that Envoy could not read is estimated by size and kind of the answer.
+        additional_response_headers_to_log=["content-type"] if options.is_native else [],
     )
     has_reservation = p.matcher.MetadataMatcher(
         filter=METADATA_NAMESPACE,

@@ -6,6 +6,7 @@ from pathlib import Path
 from extproc.core.errors import SettingsError
 from extproc.core.header_names import IDENTITY_HEADER
 from extproc.envoyconfig.options import (
+    PROFILES,
     SYSTEM_CA_FILE,
     RenderOptions,
     parse_endpoint,
@@ -15,7 +16,12 @@ from extproc.envoyconfig.options import (
 def add_render_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare them on the subcommand's parser."""
     add = parser.add_argument
-    add("--profile", choices=["inline"], default="inline", help="how usage is metered")
+    add(
+        "--profile",
+        choices=PROFILES,
+        default="inline",
+        help="how usage is metered (docs/performance.md); native needs Envoy 1.40",
+    )
     add(
         "--upstream",
         required=True,

@@ -1,7 +1,13 @@
-"""The HTTP filters of profile ``inline``, in the order in which a request meets them."""
+"""The HTTP filters, in the order in which a request meets them."""
 
 from extproc.envoyconfig import _protos as p
-from extproc.envoyconfig.messages import METADATA_NAMESPACE, grpc_service, seconds
+from extproc.envoyconfig.messages import (
+    METADATA_NAMESPACE,
+    conversation_of,
+    grpc_service,
+    seconds,
+)
+from extproc.envoyconfig.native import native_filters
 from extproc.envoyconfig.options import RenderOptions
 
 STRIP_FILTER = "tokenweir.strip_identity"
@@ -59,7 +65,7 @@ def admission(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
     return _filter(
         ADMISSION_FILTER,
         p.ext_proc.ExternalProcessor(
-            grpc_service=grpc_service("admission"),
+            grpc_service=grpc_service(conversation_of("admission", options)),
             stat_prefix="tokenweir_admission",
             message_timeout=seconds(options.admission_timeout_ms / 1000),
             processing_mode=p.ext_proc.ProcessingMode(
@@ -99,11 +105,14 @@ def _seen_headers(options: RenderOptions) -> list[str]:
 
 
 def metering(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
-    """Show the answer as it passes. Whatever happens to the server, the answer goes on."""
+    """Show the answer as it passes (inline), or copies of it that nobody waits for (observe).
+    Whatever happens to the server, the answer goes on."""
+    observes = options.profile == "observe"
     return _filter(
         METERING_FILTER,
         p.ext_proc.ExternalProcessor(
-            grpc_service=grpc_service("metering"),
+            grpc_service=grpc_service(conversation_of("metering", options)),
+            observability_mode=observes,
             stat_prefix="tokenweir_metering",
             message_timeout=seconds(options.metering_timeout_ms / 1000),
             processing_mode=p.ext_proc.ProcessingMode(
@@ -119,12 +128,12 @@ def metering(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
             response_attributes=["response.code", "response.code_details"],
             metadata_options=p.ext_proc.MetadataOptions(
                 forwarding_namespaces=_namespaces(METADATA_NAMESPACE),
-                receiving_namespaces=_namespaces(METADATA_NAMESPACE),
+                receiving_namespaces=None if observes else _namespaces(METADATA_NAMESPACE),
             ),
             failure_mode_allow=True,
-            allow_mode_override=True,
+            allow_mode_override=not observes,
             # An answer that has begun cannot be replaced by another.
-            disable_immediate_response=True,
+            disable_immediate_response=not observes,
         ),
     )
 
@@ -141,7 +150,8 @@ def request_buffer(options: RenderOptions) -> p.http_connection_manager.HttpFilt
 
 def tokenweir_filters(options: RenderOptions) -> list[p.http_connection_manager.HttpFilter]:
     """What an existing Envoy needs between its authentication and its router."""
-    return [admission(options), metering(options), request_buffer(options)]
+    meters = native_filters(options) if options.is_native else [metering(options)]
+    return [admission(options), *meters, request_buffer(options)]
 
 
 def http_filters(options: RenderOptions) -> list[p.http_connection_manager.HttpFilter]:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from extproc.envoyconfig import _protos as p
-from extproc.envoyconfig.options import Endpoint
+from extproc.envoyconfig.options import Endpoint, RenderOptions
 
 TOKENWEIR_CLUSTER = "tokenweir"
 UPSTREAM_CLUSTER = "llm_upstream"
@@ -24,6 +24,12 @@ def address(endpoint: Endpoint) -> p.core.Address:
     return p.core.Address(
         socket_address=p.core.SocketAddress(address=endpoint.host, port_value=endpoint.port)
     )
+
+
+def conversation_of(name: str, options: RenderOptions) -> str:
+    """``admission`` or ``metering`` in the words of the profile."""
+    profile = "native" if options.is_native else options.profile
+    return name if profile == "inline" else f"{name}/{profile}"
 
 
 def grpc_service(conversation: str) -> p.core.GrpcService:

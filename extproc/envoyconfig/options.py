@@ -4,14 +4,16 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from extproc.core.errors import SettingsError
 from extproc.core.header_names import IDENTITY_HEADER, check_idempotency_header
 from extproc.core.ids import is_valid_id
 
-Profile = Literal["inline"]
+# native: Envoy 1.40 and later; native-1.38: from 1.38 on.
+Profile = Literal["inline", "observe", "native", "native-1.38"]
+PROFILES = get_args(Profile)
 FailureMode = Literal["closed", "open"]
 
 AUTH_NAMESPACES = ("envoy.filters.http.jwt_authn", "envoy.filters.http.api_key_auth")
@@ -143,8 +145,8 @@ class RenderOptions:
     access_log_path: str | None = None
 
     def __post_init__(self) -> None:
-        if self.profile != "inline":
-            raise SettingsError("profile", f"there is no profile {self.profile!r}, only inline")
+        if self.profile not in PROFILES:
+            raise SettingsError("profile", f"{self.profile!r} is none of {', '.join(PROFILES)}")
         if self.failure_mode not in ("closed", "open"):
             raise SettingsError("failure_mode", "expected closed or open")
         for key, port in (("listen_port", self.listen_port), ("admin_port", self.admin_port)):
@@ -193,6 +195,11 @@ class RenderOptions:
                 if name in taken:
                     raise SettingsError(key, f"{name} is named already")
                 taken.add(name)
+
+    @property
+    def is_native(self) -> bool:
+        """True when Envoy's own filters read usage."""
+        return self.profile.startswith("native")
 
     @property
     def private_headers(self) -> tuple[str, ...]:

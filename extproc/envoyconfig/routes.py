@@ -78,7 +78,7 @@ def unmetered_route(options: RenderOptions, prefix: str) -> p.route.Route:
         request_headers_to_remove=[*options.private_headers],
         typed_per_filter_config={
             ADMISSION_FILTER: off,
-            METERING_FILTER: off,
+            **({} if options.is_native else {METERING_FILTER: off}),
             BUFFER_FILTER: p.Any.pack(p.buffer.BufferPerRoute(disabled=True)),
         },
     )

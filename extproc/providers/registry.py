@@ -186,4 +186,5 @@ def read_request(
         asks_usage=route.asks_usage,
         content_encoding=content_encoding,
         strict_cap_tokens=limits.strict_cap_tokens,
+        usage_events=limits.usage_events,
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from extproc.core.errors import RequestError
 from extproc.providers.content_coding import coding_name
 from extproc.providers.json_edit import with_member
-from extproc.providers.requests import JsonObject, RequestFacts
+from extproc.providers.requests import JsonObject, RequestFacts, UsageEvents
 
 _ASKING = ("stream_options", "include_usage")
 
@@ -23,6 +23,7 @@ def rewritten(
     asks_usage: bool,
     content_encoding: str | None,
     strict_cap_tokens: int | None,
+    usage_events: UsageEvents = "hide",
 ) -> RequestFacts:
     """``facts`` with the body to forward, if it is another than the client's.
 
@@ -33,7 +34,7 @@ def rewritten(
     """
     cap_name = ".".join(facts.cap_path)
     needs_cap = strict_cap_tokens is not None and cap_name != "" and facts.output_cap_tokens is None
-    needs_usage = asks_usage and _needs_usage(facts, value)
+    needs_usage = asks_usage and usage_events != "leave" and _needs_usage(facts, value)
     coding = coding_name(content_encoding)
     if not (needs_cap or needs_usage):
         return facts
@@ -56,7 +57,7 @@ def rewritten(
     body = text.encode()
     if coding:
         body = gzip.compress(body, compresslevel=1, mtime=0)
-    return replace(facts, new_body=body, hides_usage=needs_usage)
+    return replace(facts, new_body=body, hides_usage=needs_usage and usage_events == "hide")
 
 
 def _needs_usage(facts: RequestFacts, value: JsonObject) -> bool:

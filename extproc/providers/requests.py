@@ -2,8 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 JsonObject = dict[str, object]
+
+# What becomes of the usage event of a stream whose client did not ask for it: asked for and taken
+# out of the answer again, asked for and left there, or not asked for (then output is counted).
+UsageEvents = Literal["hide", "show", "leave"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +18,8 @@ class ReadLimits:
     ``max_decoded_bytes`` bounds the body without its content encoding; ``max_depth`` the nesting of
     its JSON; ``max_choices`` the answers asked for at once; ``max_output_tokens`` the client's own
     cap, so that sums stay exact in Redis (below 2**53). ``strict_cap_tokens`` is written into a
-    request that has no cap.
+    request that has no cap. ``usage_events``: only where the answer passes through us can what the
+    client did not ask for be hidden from it.
     """
 
     max_decoded_bytes: int = 16 * 1024 * 1024
@@ -21,6 +27,7 @@ class ReadLimits:
     max_choices: int = 128
     max_output_tokens: int = 2**31 - 1
     strict_cap_tokens: int | None = None
+    usage_events: UsageEvents = "hide"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
