@@ -1,6 +1,8 @@
 """Metering, profile ``native``: the access log entry holds the usage, and nothing else of the
 answer ever reaches us. What Envoy could not read is estimated by the answer's size."""
 
+from dataclasses import replace
+
 from envoy.data.accesslog.v3.accesslog_pb2 import HTTPAccessLogEntry
 
 from extproc.core.handles import Handle
@@ -33,6 +35,9 @@ class Native:
         if undelivered or outcome in (Outcome.UPSTREAM_REFUSED, Outcome.NOT_FORWARDED):
             return settle_ending(handle, outcome, undelivered=undelivered)
         usage = native_usage(handle.wire_format, entry.common_properties.metadata)
+        if handle.reserved_tokens <= handle.input_tokens and usage.output_tokens is None:
+            # Nothing was reserved for an output: vectors, judgements.
+            usage = replace(usage, output_tokens=0)
         content_type = entry.response.response_headers.get("content-type", "").lower()
         key = (handle.wire_format, handle.model, content_type.startswith(_STREAM_TYPES))
         size = entry.response.response_body_bytes

@@ -5,19 +5,21 @@ them; ``ai_protocol_manager`` (Envoy 1.40) writes a message, of which no class i
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from envoy.config.core.v3.base_pb2 import Metadata
 
 from extproc.core.usage import Usage
 from extproc.envoy_io.attributes import metadata_fields
 from extproc.providers.metadata_usage import usage_of_fields
+from extproc.providers.registry import format_named
 
 # Where the include has the numbers written.
 USAGE_NAMESPACE = "llm.usage"
 _TOKEN_USAGE = "type.googleapis.com/envoy.data.ai.v3.TokenUsage"
 # Field numbers of envoy.data.ai.v3.TokenUsage, by the descriptor inside Envoy 1.40.
-_INPUT, _OUTPUT, _INPUT_DETAILS, _OUTPUT_DETAILS, _STATUS = 3, 4, 6, 7, 9
-_CACHED, _CACHE_WRITE, _TOOL_USE = 1, 2, 3
+_INPUT, _OUTPUT, _INPUT_DETAILS, _OUTPUT_DETAILS, _TOTAL, _STATUS = 3, 4, 6, 7, 8, 9
+_CACHED, _CACHE_WRITE = 1, 2
 _REASONING = 1
 _FAILED = 3
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -33,22 +35,37 @@ def native_usage(wire_format: str, metadata: Metadata) -> Usage:
         return usage
     for packed in metadata.typed_filter_metadata.values():
         if packed.type_url == _TOKEN_USAGE:
-            return usage.merged(token_usage(packed.value))
-    return usage
+            usage = usage.merged(token_usage(packed.value))
+    # A zero is no report of what nobody has seen, but for formats without an output.
+    is_report = usage.output_tokens or not format_named(wire_format).has_text_output
+    return usage if is_report else replace(usage, output_tokens=None)
 
 
 def token_usage(data: bytes) -> Usage:
-    """A serialised envoy.data.ai.v3.TokenUsage; what cannot be read is no report."""
+    """A serialised envoy.data.ai.v3.TokenUsage; what cannot be read is no report.
+
+    Measured on Envoy 1.40: its input includes cache reads and writes also for Anthropic, and the
+    tools' prompt for Gemini, whose thoughts are in its output.
+    """
     message = _fields(data)
     if message.get(_STATUS) == _FAILED:
         return Usage()
     details, output_details = _inner(message, _INPUT_DETAILS), _inner(message, _OUTPUT_DETAILS)
+    input_tokens, output_tokens = _count(message, _INPUT), _count(message, _OUTPUT)
+    reasoning, total = _count(output_details, _REASONING), _count(message, _TOTAL)
+    if (
+        reasoning
+        and total is not None
+        and total >= (input_tokens or 0) + (output_tokens or 0) + reasoning
+    ):
+        # The provider's own total says that it counts reasoning beside the output (xAI).
+        output_tokens = (output_tokens or 0) + reasoning
     return Usage(
-        input_tokens=_count(message, _INPUT),
-        output_tokens=_count(message, _OUTPUT),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
         cached_input_tokens=_count(details, _CACHED),
         cache_write_tokens=_count(details, _CACHE_WRITE),
-        reasoning_tokens=_count(output_details, _REASONING),
+        reasoning_tokens=reasoning,
     )
 
 

@@ -87,6 +87,14 @@ def native_filters(options: RenderOptions) -> list[p.http_connection_manager.Htt
     return [_streams(), _json_by_protocol(), _event_streams()]
 
 
+def chat_usage() -> p.Any:
+    """For a route whose answers do not tell their protocol, but report usage as chat does."""
+    return typed_struct(
+        "envoy.extensions.filters.http.ai_protocol_manager.v3.AiProtocolManagerPerRoute",
+        {"response": {"llm_protocol": "OPENAI_CHAT_COMPLETIONS"}},
+    )
+
+
 def _rules(paths: tuple[str, ...]) -> Iterator[p.json_to_metadata.JsonToMetadataRule]:
     json = p.json_to_metadata
     for path in paths:
@@ -132,12 +140,8 @@ def _json_by_rules() -> p.http_connection_manager.HttpFilter:
 
 def _json_by_protocol() -> p.http_connection_manager.HttpFilter:
     limits = {"max_json_body_size": _MAX_JSON_BYTES}
-    usage = {
-        "include_unconfigured_routes": True,
-        # For answers that do not tell their protocol: completions and embeddings report as chat.
-        "default_llm_protocol": "OPENAI_CHAT_COMPLETIONS",
-        "limits": limits,
-    }
+    # No default protocol: Envoy would take it for every answer, also for those that it can tell.
+    usage = {"include_unconfigured_routes": True, "limits": limits}
     return _filter(
         JSON_FILTER,
         typed_struct(

@@ -8,6 +8,7 @@ from extproc.envoyconfig.messages import (
     seconds,
     set_header,
 )
+from extproc.envoyconfig.native import JSON_FILTER, chat_usage
 from extproc.envoyconfig.options import RenderOptions
 
 # OpenAI's names (https://platform.openai.com/docs/guides/rate-limits), each from the metadata key
@@ -48,9 +49,30 @@ def _action(options: RenderOptions, prefix: str) -> p.route.RouteAction:
 
 def metered_route(options: RenderOptions, prefix: str = "/") -> p.route.Route:
     """Requests that are admitted, metered and settled."""
+    return _metered(options, prefix, "metered", p.route.RouteMatch(prefix=prefix), {})
+
+
+def silent_route(options: RenderOptions) -> p.route.Route:
+    """The same for completions and embeddings, whose answers Envoy 1.40 does not know by sight."""
+    regex = p.matcher.RegexMatcher(regex=r".*/(completions|embeddings)(\?.*)?")
+    by_path = p.route.HeaderMatcher(
+        name=":path", string_match=p.matcher.StringMatcher(safe_regex=regex)
+    )
+    match = p.route.RouteMatch(prefix="/", headers=[by_path])
+    return _metered(options, "/", "metered by path", match, {JSON_FILTER: chat_usage()})
+
+
+def _metered(
+    options: RenderOptions,
+    prefix: str,
+    name: str,
+    match: p.route.RouteMatch,
+    filters: dict[str, p.Any],
+) -> p.route.Route:
     return p.route.Route(
-        name="metered",
-        match=p.route.RouteMatch(prefix=prefix),
+        name=name,
+        match=match,
+        typed_per_filter_config=filters,
         route=_action(options, prefix),
         request_headers_to_add=_upstream_headers(options),
         # Metering reads the answer, so the provider must not compress it. Nor is it told whom the
@@ -91,7 +113,8 @@ def _upstream_headers(options: RenderOptions) -> list[p.core.HeaderValueOption]:
 def routes(options: RenderOptions) -> list[p.route.Route]:
     """Unmetered prefixes first: Envoy takes the first route that matches."""
     unmetered = [unmetered_route(options, prefix) for prefix in options.unmetered_prefixes]
-    return [*unmetered, metered_route(options)]
+    silent = [silent_route(options)] if options.profile == "native" else []
+    return [*unmetered, *silent, metered_route(options)]
 
 
 def route_configuration(options: RenderOptions) -> p.route.RouteConfiguration:

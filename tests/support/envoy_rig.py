@@ -165,11 +165,17 @@ async def wait_ready(url: str, process: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def running(
-    folder: Path, *, change: Change | None = None, **options: Any
+    folder: Path,
+    *,
+    change: Change | None = None,
+    server: Server | None = None,
+    provider: Provider | None = None,
+    auto_decompress: bool = True,
+    **options: Any,
 ) -> AsyncIterator[Rig]:
     """Start all three; ``change`` edits the configuration first."""
     provider_port, listen, admin = free_ports(3)
-    server, provider = Server(), Provider()
+    server, provider = server or Server(), provider or Provider()
     grpc_server = grpc.aio.server()
     grpc_server.add_generic_rpc_handlers(server.handlers())
     address = f"unix:{folder}/t.sock"
@@ -199,7 +205,7 @@ async def running(
         )
     try:
         await wait_ready(f"http://127.0.0.1:{admin}/ready", process)
-        async with aiohttp.ClientSession() as client:
+        async with aiohttp.ClientSession(auto_decompress=auto_decompress) as client:
             yield Rig(f"http://127.0.0.1:{listen}", admin, server, provider, grpc_server, client)
     except BaseException:
         print(log.read_text(encoding="utf-8", errors="replace")[-4000:])
