@@ -172,9 +172,7 @@ async def serve(settings: Settings) -> None:
             executor=executor,
             learned=learned,
         ),
-        metering=Metering(
-            settler, is_stopping=drained.is_set, metered=metered, learned=learned
-        ),
+        metering=Metering(settler, is_stopping=drained.is_set, metered=metered, learned=learned),
         ending=Ending(
             settler,
             renewals,

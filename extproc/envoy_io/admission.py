@@ -141,9 +141,7 @@ class Admission:
         unhidden = limits_of(usage_events="show" if policy.shows_usage_events else "leave")
         self._read_limits = {"inline": limits_of(), "observe": unhidden, "native": unhidden}
 
-    async def process(
-        self, context: grpc.aio.ServicerContext, profile: Profile = "inline"
-    ) -> None:
+    async def process(self, context: grpc.aio.ServicerContext, profile: Profile = "inline") -> None:
         """One ext_proc stream of an Envoy that has answers metered by ``profile``."""
         while True:
             message: pb.ProcessingRequest = await context.read()

@@ -16,7 +16,7 @@ from extproc.providers.registry import format_named
 
 # Where the include has the numbers written.
 USAGE_NAMESPACE = "llm.usage"
-_TOKEN_USAGE = "type.googleapis.com/envoy.data.ai.v3.TokenUsage"
+_USAGE_TYPE = "type.googleapis.com/envoy.data.ai.v3.TokenUsage"
 # Field numbers of envoy.data.ai.v3.TokenUsage, by the descriptor inside Envoy 1.40.
 _INPUT, _OUTPUT, _INPUT_DETAILS, _OUTPUT_DETAILS, _TOTAL, _STATUS = 3, 4, 6, 7, 8, 9
 _CACHED, _CACHE_WRITE = 1, 2
@@ -34,7 +34,7 @@ def native_usage(wire_format: str, metadata: Metadata) -> Usage:
     if usage.is_known:
         return usage
     for packed in metadata.typed_filter_metadata.values():
-        if packed.type_url == _TOKEN_USAGE:
+        if packed.type_url == _USAGE_TYPE:
             usage = usage.merged(token_usage(packed.value))
     # A zero is no report of what nobody has seen, but for formats without an output.
     is_report = usage.output_tokens or not format_named(wire_format).has_text_output

@@ -125,9 +125,7 @@ def _streams() -> p.http_connection_manager.HttpFilter:
     rules = p.sse_to_metadata.SseToMetadataProcessingRules(
         content_parser=_parser(_OF_STREAMS), max_event_size=_MAX_EVENT_BYTES
     )
-    return _filter(
-        SSE_FILTER, p.Any.pack(p.sse_to_metadata.SseToMetadata(response_rules=rules))
-    )
+    return _filter(SSE_FILTER, p.Any.pack(p.sse_to_metadata.SseToMetadata(response_rules=rules)))
 
 
 def _json_by_rules() -> p.http_connection_manager.HttpFilter:

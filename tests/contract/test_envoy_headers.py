@@ -32,7 +32,10 @@ async def test_a_trusted_header_is_only_what_a_filter_here_says(
         if has_filter:
             manager["http_filters"].insert(1, _set_header("x-user", "alice"))
 
-    options = {"trusted_headers": ("x-user",), "unmetered_prefixes": ("/v1/models",)}
+    options: dict[str, Any] = {
+        "trusted_headers": ("x-user",),
+        "unmetered_prefixes": ("/v1/models",),
+    }
     async with running(tmp_path, change=change, **options) as rig:
         claim = {**KEY, "x-user": "mallory", "X-USER": "trent"}
         await rig.post(headers=claim)

@@ -103,7 +103,7 @@ async def call(rig: envoy_rig.Rig, case: AnswerCase) -> None:
 async def usages(rig: envoy_rig.Rig, server: Server) -> dict[str, Usage]:
     """Of all cases by name, as their entries come."""
     await asyncio.gather(*(call(rig, case) for case in CASES))
-    found = {}
+    found: dict[str, Usage] = {}
     formats = {case.name: case.wire_format for case in CASES}
     while len(found) < len(CASES):
         entry = await asyncio.wait_for(server.entries.get(), timeout=20)
