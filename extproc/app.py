@@ -35,6 +35,7 @@ from extproc.stores.policy_table import PolicyTable
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
 from extproc.stores.views import Views
+from extproc.workers import end_with_supervisor
 
 log = logging.getLogger("tokenweir.app")
 
@@ -126,6 +127,7 @@ async def serve(settings: Settings) -> None:
     are refused, those under way finish within the grace, settlements are flushed, stores close.
     """
     stop, hurry = _stop_on_signals()
+    end_with_supervisor(stop)
     drained = asyncio.Event()
     metrics = Metrics()
     load_extensions()

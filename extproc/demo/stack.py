@@ -18,6 +18,7 @@ import grpc
 import redis
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from extproc.core.worker_addresses import worker_addresses
 from extproc.demo.envoy_binary import envoy_command
 from extproc.demo.processes import (
     Child,
@@ -61,6 +62,7 @@ class Stack:
     ``serve_env``, ``work_env``: more TOKENWEIR_* variables for these two. ``envoy_options``:
     fields of RenderOptions that replace the stack's own. ``with_work=False``: no reaper.
     ``servers``: how many processes answer Envoy: "serve", "serve-2" and so on.
+    ``workers``: the same as one child "serve", which supervises so many.
     ``commands``: by the name of a child, what to run in its place.
     """
 
@@ -82,6 +84,7 @@ class Stack:
         envoy_concurrency: int = 1,
         with_work: bool = True,
         servers: int = 1,
+        workers: int = 1,
         commands: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.is_temporary = run_dir is None
@@ -124,12 +127,19 @@ class Stack:
             "TOKENWEIR_DATABASE__URL": self.database_url,
             **reaper,
         }
+        serve = ["serve", *(["--workers", str(workers)] if workers > 1 else [])]
+        self._worker_addresses = worker_addresses(
+            "server.listen", self.grpc_addresses["serve"], workers
+        )
         self._options = {
             "upstream_url": self.provider_url,
             "upstream_headers": self.upstream_headers,
             "listen_port": self.envoy_port,
             "admin_port": admin,
-            "tokenweir_addresses": tuple(self.grpc_addresses.values()),
+            "tokenweir_addresses": (
+                *self._worker_addresses,
+                *(at for name, at in self.grpc_addresses.items() if name != "serve"),
+            ),
             "api_keys": {demo_key(service): service for service in self.services},
             "access_log_path": str(self.run_dir / "access.log"),
             **(envoy_options or {}),
@@ -148,7 +158,7 @@ class Stack:
             if name != "serve":
                 # `metrics_dir` is shared: the endpoint of the first shows all.
                 own["TOKENWEIR_SERVER__METRICS_LISTEN"] = "127.0.0.1:0"
-            self._add(name, _module("extproc.cli", "serve"), {**own, **(serve_env or {})})
+            self._add(name, _module("extproc.cli", *serve), {**own, **(serve_env or {})})
         if with_work:
             self._add("work", _module("extproc.cli", "work"), work_env)
         self._add("envoy", envoy_command(self._envoy_config, concurrency=envoy_concurrency))
@@ -226,6 +236,8 @@ class Stack:
 
     def _readiness(self, name: str) -> Callable[[], bool]:
         if name in self.grpc_addresses:
+            if name == "serve":
+                return lambda: all(map(_is_serving, self._worker_addresses))
             return lambda: _is_serving(self.grpc_addresses[name])
         checks: dict[str, Callable[[], bool]] = {
             "valkey": lambda: _answers_ping(self.redis_url),

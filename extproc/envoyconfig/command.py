@@ -5,6 +5,7 @@ from pathlib import Path
 
 from extproc.core.errors import SettingsError
 from extproc.core.header_names import IDENTITY_HEADER
+from extproc.core.worker_addresses import worker_addresses
 from extproc.envoyconfig.options import (
     PROFILES,
     SYSTEM_CA_FILE,
@@ -34,6 +35,13 @@ def add_render_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="ADDR",
         help="where a server listens: HOST:PORT or unix:/path (127.0.0.1:18070); may be repeated",
+    )
+    add(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="`serve --workers N` listens there and at the addresses after it",
     )
     add("--admin", metavar="HOST:PORT", help="Envoy's admin interface (off without this)")
     add(
@@ -141,7 +149,11 @@ def options_from_args(args: argparse.Namespace) -> RenderOptions:
         listen_port=listen.port,
         admin_host=admin.host if admin is not None else RenderOptions.admin_host,
         admin_port=admin.port if admin is not None else None,
-        tokenweir_addresses=tuple(args.tokenweir or RenderOptions.tokenweir_addresses),
+        tokenweir_addresses=tuple(
+            each
+            for first in args.tokenweir or RenderOptions.tokenweir_addresses
+            for each in worker_addresses("tokenweir_addresses", first, args.workers)
+        ),
         tokenweir_health_check=not args.no_health_check,
         upstream_headers=dict(map(_header, args.upstream_header)),
         upstream_ca_file=args.upstream_ca,
