@@ -46,10 +46,10 @@ from extproc.envoy_io.idempotency import idempotency_digest, request_hash
 from extproc.envoy_io.identity import IdentitySource, identify
 from extproc.envoy_io.refusals import Refusals
 from extproc.envoy_io.replies import (
-    CONTINUE_REQUEST_BODY,
     CONTINUE_REQUEST_HEADERS,
     CONTINUE_REQUEST_TRAILERS,
     admitted_reply,
+    unmetered_reply,
 )
 from extproc.envoy_io.verdict_errors import error_of, service_error
 from extproc.providers.input_correction import corrected_input
@@ -365,7 +365,7 @@ class Admission:
                 "request_id": asked.request_id,
             },
         )
-        return CONTINUE_REQUEST_BODY
+        return unmetered_reply(facts.reason)
 
 
 def reservation_id_from(attributes: Attributes, request_id: str) -> str:

@@ -10,7 +10,6 @@ from extproc.core.ports import Telemetry
 from extproc.core.reservations import Rejected
 from extproc.core.subjects import told_values
 from extproc.envoy_io.replies import (
-    CONTINUE_REQUEST_BODY,
     INSUFFICIENT_QUOTA,
     bad_request_headers,
     error_type,
@@ -19,6 +18,7 @@ from extproc.envoy_io.replies import (
     rejected_headers,
     rejected_message,
     unavailable_headers,
+    unmetered_reply,
 )
 from extproc.providers.errors_shape import error_body
 
@@ -135,7 +135,7 @@ class Refusals:
                     "request_id": request_id,
                 },
             )
-            return CONTINUE_REQUEST_BODY
+            return unmetered_reply("failed_open")
         self._telemetry.refused(f"{error.store}_unavailable")
         log.error(
             "refused",

@@ -85,14 +85,6 @@ async def test_the_ending_tells_what_admission_and_metering_wrote(rig: Rig) -> N
     assert ending["request"]["requestHeaders"] == {"x-request-id": request_id}
 
 
-async def test_requests_without_a_reservation_have_no_ending(rig: Rig) -> None:
-    await rig.post()
-    rig.server.metadata = {"rid": "second"}
-    await rig.post()
-    ending = await rig.ending()
-    assert ending["commonProperties"]["metadata"]["filterMetadata"]["llm"]["rid"] == "second"
-
-
 async def test_the_provider_is_not_asked_to_compress(rig: Rig) -> None:
     await rig.post(headers={**KEY, "accept-encoding": "gzip"})
     assert "accept-encoding" not in rig.provider.requests[0]

@@ -103,7 +103,8 @@ class Server:
 
 
 class Provider:
-    """Keeps the headers of each request; answers JSON, or a stream when asked, or 503."""
+    """Keeps the headers of each request; answers JSON, or a stream when asked, or 503; takes
+    sockets."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, str]] = []
@@ -111,6 +112,11 @@ class Provider:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         self.requests.append({name.lower(): value for name, value in request.headers.items()})
+        if request.headers.get("upgrade") == "websocket":
+            socket = web.WebSocketResponse()
+            await socket.prepare(request)
+            await socket.close()
+            return socket
         if b"fail" in body:
             return web.Response(status=503)
         if b"stream" not in body:

@@ -22,7 +22,15 @@ from extproc.core.reservations import (
 from extproc.core.subjects import Subject, read_subject
 from extproc.envoy_io.attributes import read_request
 from extproc.envoy_io.identity import FromHeader, FromMetadata
-from tests.support.admission import ANTHROPIC, CHAT, POLICY, Bench, headers_of, message
+from tests.support.admission import (
+    ANTHROPIC,
+    CHAT,
+    POLICY,
+    Bench,
+    fields_of,
+    headers_of,
+    message,
+)
 from tests.support.fakes import ListedLimits, RecordingStore
 
 
@@ -193,6 +201,7 @@ async def test_an_unknown_path_follows_the_setting_and_is_counted(allowed: bool,
     assert bench.telemetry.lines[0] == f"unmetered unknown_path {word}"
     kind = "request_body" if allowed else "immediate_response"
     assert reply.WhichOneof("response") == kind
+    assert fields_of(reply) == ({"unm": "unknown_path"} if allowed else {})
     assert bench.store.reserved == []
 
 
