@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from extproc.core.ids import ACROSS_PREFIX
+from extproc.core.provider_errors import ProviderError, Room
 from extproc.core.reservations import (
     Admitted,
     Outcome,
@@ -30,8 +31,8 @@ from extproc.core.reservations import SettleStatus as Status
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
 
-# Series of learned factors that one process may begin.
-_MOST_FACTORS = 512
+# Models of which one process may begin series.
+_MOST_MODELS = 512
 
 _RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0, 5.0)
 
@@ -52,6 +53,20 @@ def _children(metric: M) -> Callable[..., M]:
         return found
 
     return child
+
+
+class _FewModels:
+    """The first pairs of provider and model; later ones get no series."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def takes(self, provider: str, model: str) -> bool:
+        if (provider, model) not in self._known:
+            if len(self._known) >= _MOST_MODELS:
+                return False
+            self._known.add((provider, model))
+        return True
 
 
 class Metrics:
@@ -184,6 +199,15 @@ class Metrics:
                 registry=registry,
             )
         )
+        self._provider_errors = _children(
+            Counter(
+                "tokenweir_provider_errors_total",
+                "Errors of providers, not of our limits, by provider, code and what there was too "
+                "much of.",
+                ["provider", "code", "dimension"],
+                registry=registry,
+            )
+        )
         self._renewals = _children(
             Counter(
                 "tokenweir_renewals_total",
@@ -197,7 +221,9 @@ class Metrics:
         self._last_sweep: Gauge | None = None
         self._reviews: Gauge | None = None
         self._factors: Gauge | None = None
-        self._factor_models: set[tuple[str, str]] = set()
+        self._factor_models = _FewModels()
+        self._room: Gauge | None = None
+        self._room_models = _FewModels()
         for store in ("redis", "sql", "policies"):
             self._refusals(f"{store}_unavailable")
         self._refusals("internal_error")
@@ -300,11 +326,25 @@ class Metrics:
                 registry=self.registry,
                 multiprocess_mode="mostrecent",
             )
-        if (provider, model) not in self._factor_models:
-            if len(self._factor_models) >= _MOST_FACTORS:
-                return
-            self._factor_models.add((provider, model))
-        self._factors.labels(provider, model).set(factor)
+        if self._factor_models.takes(provider, model):
+            self._factors.labels(provider, model).set(factor)
+
+    def provider_failed(self, error: ProviderError) -> None:
+        self._provider_errors(error.provider, error.code.value, error.dimension.value).inc()
+
+    def provider_room(self, provider: str, model: str, room: Room) -> None:
+        """As with ``input_factor`` the model is as a client spells it, and a provider knew it."""
+        if self._room is None:
+            self._room = Gauge(
+                "tokenweir_provider_remaining",
+                "What the provider said is left of its own limit, with its last answer, by "
+                "provider, model and dimension.",
+                ["provider", "model", "dimension"],
+                registry=self.registry,
+                multiprocess_mode="mostrecent",
+            )
+        if self._room_models.takes(provider, model):
+            self._room.labels(provider, model, room.dimension.value).set(room.remaining)
 
 
 def start_metrics_server(address: str, metrics: Metrics) -> Callable[[], None]:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from extproc.core.limits import ServiceLimit
 from extproc.core.policies import Descriptor, PolicySet
+from extproc.core.provider_errors import ProviderError, Room
 from extproc.core.reservations import (
     Admitted,
     Outcome,
@@ -139,6 +140,14 @@ class Telemetry(Protocol):
     def settlement_failed(self, source: str) -> None: ...
 
     def ended(self, outcome: Outcome | str) -> None: ...
+
+    def provider_failed(self, error: ProviderError) -> None:
+        """The provider, not one of our limits, answered with an error, or not at all."""
+        ...
+
+    def provider_room(self, provider: str, model: str, room: Room) -> None:
+        """What a provider says it has left, with its answer to a request for ``model``."""
+        ...
 
     def renewed(self, result: str) -> None:
         """A heartbeat of a long stream: renewed, ended (before), failed, or dropped."""

@@ -22,11 +22,13 @@ from extproc.core.handles import METERED_KEY, NAMESPACE, UNMETERED_KEY, handle_f
 from extproc.core.ids import reservation_id_of
 from extproc.core.outcomes import release_of, settle_ending
 from extproc.core.ports import Telemetry
+from extproc.core.provider_errors import ErrorCode
 from extproc.core.renewals import Renewals
 from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import has_field, metadata_fields
 from extproc.envoy_io.identity import IdentitySource, identify
+from extproc.envoy_io.provider_reports import report_silence
 from extproc.envoy_io.refusals import DETAILS_PREFIX
 from extproc.envoy_io.unseen import NO_BODY, logged_path, unseen_reason
 
@@ -50,6 +52,9 @@ _VIA_UPSTREAM = "via_upstream"
 # The response code of an entry whose client got no answer at all.
 _NOTHING_SENT = 0
 _SERVER_ERROR = 500
+_TIMEOUT_FLAGS = ("upstream_request_timeout", "duration_timeout", "stream_idle_timeout")
+# The configuration's fault, not the provider's.
+_NO_TARGET_FLAGS = ("no_route_found", "no_cluster_found")
 _BROKEN_FLAGS = (
     "upstream_connection_termination",
     "upstream_remote_reset",
@@ -88,12 +93,28 @@ def outcome_of(entry: HTTPAccessLogEntry) -> Outcome:
         # whose last byte never came.
         whole = common.HasField("time_to_last_upstream_rx_byte")
         return Outcome.COMPLETE_ESTIMATED if whole else Outcome.CLIENT_GONE
-    if flags.upstream_request_timeout or flags.duration_timeout or flags.stream_idle_timeout:
+    if _any(flags, _TIMEOUT_FLAGS):
         # It has our request and may have answered it in full, a moment too late.
         return Outcome.UPSTREAM_BROKEN
     if is_undelivered(entry):
         return Outcome.UPSTREAM_BROKEN
     return Outcome.UPSTREAM_REFUSED
+
+
+def silence_of(entry: HTTPAccessLogEntry, outcome: Outcome) -> ErrorCode | None:
+    """What the provider failed at, where it gave no whole answer; None: it is not to blame, or its
+    answer says it."""
+    flags = entry.common_properties.response_flags
+    if outcome not in (Outcome.UPSTREAM_REFUSED, Outcome.UPSTREAM_BROKEN):
+        return None
+    if entry.response.response_code_details == _VIA_UPSTREAM and not _any(flags, _BROKEN_FLAGS):
+        return None
+    if _any(flags, _NO_TARGET_FLAGS):
+        return None
+    if _any(flags, _TIMEOUT_FLAGS):
+        return ErrorCode.TIMEOUT
+    is_broken = outcome is Outcome.UPSTREAM_BROKEN
+    return ErrorCode.BROKEN if is_broken else ErrorCode.UNREACHABLE
 
 
 def is_undelivered(entry: HTTPAccessLogEntry) -> bool:
@@ -171,6 +192,10 @@ class Ending:
         self._telemetry.ended(outcome.value)
         end = settle_ending(handle, outcome, undelivered=is_undelivered(entry))
         self._settler.submit(end)
+        code = silence_of(entry, outcome)
+        if code is not None:
+            status = entry.response.response_code.value
+            report_silence(self._telemetry, handle, code, status=status)
 
     def _renew(self, entry: HTTPAccessLogEntry) -> None:
         metadata = entry.common_properties.metadata

@@ -86,6 +86,7 @@ class AnswerReader:
         self._json = JsonCollector()
         self._json_is_read = True
         self._json_value: JsonObject | None = None
+        self._error_value: JsonObject | None = None
         self.readable = True
 
     @property
@@ -115,6 +116,12 @@ class AnswerReader:
         self._read_json()
         is_page = self._kind == "text" and self._spoken.plain_answer == "error"
         return self._answer.error or is_page
+
+    @property
+    def error_value(self) -> JsonObject | None:
+        """The event, or the whole document, that says that the provider failed."""
+        self._read_json()
+        return self._error_value
 
     @property
     def response_id(self) -> str | None:
@@ -253,6 +260,8 @@ class AnswerReader:
             self._hid_open_event = False
             if event.value is not None or event.done:
                 self._answer.take_event(event)
+                if self._error_value is None and self._answer.error:
+                    self._error_value = event.value
                 if self._hides and _is_usage_only(event.value):
                     self._hid_open_event = event.is_open
                     continue
@@ -267,6 +276,8 @@ class AnswerReader:
         if value is not None and self._json_value is None:
             self._json_value = value
             self._answer.take_json(value)
+            if self._answer.error:
+                self._error_value = value
 
 
 def _is_usage_only(value: JsonObject | None) -> bool:

@@ -101,10 +101,16 @@ class EventStreamFramer:
         if payload := body[start:]:
             value = parse_object(payload)
         if headers.get(":message-type") in _FAILURES:
-            return SseEvent(raw, value or {}, name=ERROR_NAME)
+            return SseEvent(raw, _failure(headers, value or {}), name=ERROR_NAME)
         if value is None:
             self.truncated = True
         return SseEvent(raw, value, name=headers.get(":event-type", ""))
+
+
+def _failure(headers: dict[str, str], value: JsonObject) -> JsonObject:
+    """The exception with its name, which stands in a header, as ``__type`` of its payload."""
+    name = headers.get(":exception-type") or headers.get(":error-code")
+    return value if name is None else {"__type": name, **value}
 
 
 def _sizes(prelude: bytes) -> tuple[int, int] | None:

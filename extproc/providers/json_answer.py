@@ -20,7 +20,13 @@ _lenient = json.JSONDecoder(parse_int=_int_or_none, strict=False)
 
 
 def parse_object(data: bytes) -> JsonObject | None:
-    """The JSON object in ``data``; None for anything else. Never raises.
+    """The JSON object in ``data``; None for anything else. Never raises."""
+    value = parse_json(data)
+    return value if isinstance(value, dict) else None
+
+
+def parse_json(data: bytes) -> object:
+    """The JSON value in ``data``; None for anything else. Never raises.
 
     Bytes that are not UTF-8 are replaced, control characters in strings accepted.
     """
@@ -34,7 +40,7 @@ def parse_object(data: bytes) -> JsonObject | None:
             value = _lenient.decode(text)
         except (ValueError, RecursionError):
             return None
-    return value if isinstance(value, dict) else None
+    return value
 
 
 def child(value: object, key: str) -> JsonObject | None:

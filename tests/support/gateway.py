@@ -53,7 +53,7 @@ class Gateway:
     ) -> None:
         self.telemetry = RecordingTelemetry()
         self.settler = Settler(store, self.telemetry)
-        self.metering = Metering(self.settler, is_stopping=lambda: False)
+        self.metering = Metering(self.settler, self.telemetry, is_stopping=lambda: False)
         limits = ListedLimits()
         self._executor = ThreadPoolExecutor(1)
         self._admission = Admission(
