@@ -9,12 +9,14 @@ client's text.
 import os
 import threading
 from collections.abc import Callable
-from typing import TypeVar
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from extproc.control.children import FewModels, children
+from extproc.control.provider_metrics import ProviderMetrics
+from extproc.control.usage_metrics import UsageMetrics
 from extproc.core.ids import ACROSS_PREFIX
 from extproc.core.provider_errors import ProviderError, Room
 from extproc.core.reservations import (
@@ -29,44 +31,7 @@ from extproc.core.reservations import SettleStatus as Status
 
 # Admission is meant to take about a millisecond; the tail shows a slow Redis (time-out 50 ms).
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
-
-
-# Models of which one process may begin series.
-_MOST_MODELS = 512
-
 _RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0, 5.0)
-
-M = TypeVar("M", Counter, Gauge, Histogram)
-
-
-def _children(metric: M) -> Callable[..., M]:
-    """The metric's children by label values; looking one up in the library takes a lock each time.
-
-    As many are kept as the library keeps itself: labels come from small sets.
-    """
-    known: dict[tuple[str, ...], M] = {}
-
-    def child(*values: str) -> M:
-        found = known.get(values)
-        if found is None:
-            found = known[values] = metric.labels(*values)
-        return found
-
-    return child
-
-
-class _FewModels:
-    """The first pairs of provider and model; later ones get no series."""
-
-    def __init__(self) -> None:
-        self._known: set[tuple[str, str]] = set()
-
-    def takes(self, provider: str, model: str) -> bool:
-        if (provider, model) not in self._known:
-            if len(self._known) >= _MOST_MODELS:
-                return False
-            self._known.add((provider, model))
-        return True
 
 
 class Metrics:
@@ -74,7 +39,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
-        self._admissions = _children(
+        self._admissions = children(
             Counter(
                 "tokenweir_admissions_total",
                 "Requests admitted, by service.",
@@ -82,7 +47,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._rejections = _children(
+        self._rejections = children(
             Counter(
                 "tokenweir_rejections_total",
                 "Requests answered 429, by service and by the limit that refused.",
@@ -90,7 +55,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._shadow_refusals = _children(
+        self._shadow_refusals = children(
             Counter(
                 "tokenweir_shadow_refusals_total",
                 "Requests that a shadow limit would have refused, by service and limit.",
@@ -98,7 +63,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._refusals = _children(
+        self._refusals = children(
             Counter(
                 "tokenweir_refusals_total",
                 "Requests refused before any limit was asked, by reason.",
@@ -106,7 +71,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._unmetered = _children(
+        self._unmetered = children(
             Counter(
                 "tokenweir_unmetered_total",
                 "Requests that could not be metered, by reason and by what was done with them.",
@@ -114,7 +79,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._failed_open = _children(
+        self._failed_open = children(
             Counter(
                 "tokenweir_failed_open_total",
                 "Requests let through unmetered because a store did not answer.",
@@ -122,7 +87,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._unreadable_rows = _children(
+        self._unreadable_rows = children(
             Counter(
                 "tokenweir_unreadable_rows_total",
                 "Rows of limits in SQL that could not be read, by table, at each load.",
@@ -130,7 +95,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._admission_seconds = _children(
+        self._admission_seconds = children(
             Histogram(
                 "tokenweir_admission_seconds",
                 "Time from the request's arrival at tokenweir to the decision.",
@@ -139,7 +104,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._settlement_seconds = _children(
+        self._settlement_seconds = children(
             Histogram(
                 "tokenweir_settlement_seconds",
                 "Time of one settle or release call.",
@@ -149,7 +114,7 @@ class Metrics:
             )
         )
         # The last request's view: what is full now, not what was on average.
-        self._limit_used = _children(
+        self._limit_used = children(
             Gauge(
                 "tokenweir_limit_used_ratio",
                 "How full the tightest limit of a kind was at the last decision, by service; 1 is "
@@ -166,7 +131,7 @@ class Metrics:
             buckets=_RATIO_BUCKETS,
             registry=registry,
         )
-        self._tokens = _children(
+        self._tokens = children(
             Counter(
                 "tokenweir_tokens_total",
                 "Tokens by service and kind: estimated_input and reserved at admission, used at "
@@ -175,7 +140,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._settlements = _children(
+        self._settlements = children(
             Counter(
                 "tokenweir_settlements_total",
                 "Ends of reservations by who settled, how the request ended, and what was done.",
@@ -183,7 +148,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._settlement_failures = _children(
+        self._settlement_failures = children(
             Counter(
                 "tokenweir_settlement_failures_total",
                 "Settlements given up and left to the reaper.",
@@ -191,7 +156,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._endings = _children(
+        self._endings = children(
             Counter(
                 "tokenweir_endings_total",
                 "Access log entries of metered requests by how the request ended.",
@@ -199,16 +164,9 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._provider_errors = _children(
-            Counter(
-                "tokenweir_provider_errors_total",
-                "Errors of providers, not of our limits, by provider, code and what there was too "
-                "much of.",
-                ["provider", "code", "dimension"],
-                registry=registry,
-            )
-        )
-        self._renewals = _children(
+        self._providers = ProviderMetrics(registry)
+        self._usage = UsageMetrics(registry)
+        self._renewals = children(
             Counter(
                 "tokenweir_renewals_total",
                 "Heartbeats of long streams by what became of the reservation's deadline.",
@@ -221,9 +179,7 @@ class Metrics:
         self._last_sweep: Gauge | None = None
         self._reviews: Gauge | None = None
         self._factors: Gauge | None = None
-        self._factor_models = _FewModels()
-        self._room: Gauge | None = None
-        self._room_models = _FewModels()
+        self._factor_models = FewModels()
         for store in ("redis", "sql", "policies"):
             self._refusals(f"{store}_unavailable")
         self._refusals("internal_error")
@@ -277,6 +233,8 @@ class Metrics:
             change = result.charged_tokens - result.charged_before_tokens
             kind = "used" if change >= 0 else "given_back"
             self._tokens(root, kind).inc(abs(change))
+        if result.status in (Status.APPLIED, Status.IMPROVED):
+            self._usage.count(settlement)
 
     def settlement_failed(self, source: str) -> None:
         self._settlement_failures(source).inc()
@@ -330,21 +288,10 @@ class Metrics:
             self._factors.labels(provider, model).set(factor)
 
     def provider_failed(self, error: ProviderError) -> None:
-        self._provider_errors(error.provider, error.code.value, error.dimension.value).inc()
+        self._providers.failed(error)
 
     def provider_room(self, provider: str, model: str, room: Room) -> None:
-        """As with ``input_factor`` the model is as a client spells it, and a provider knew it."""
-        if self._room is None:
-            self._room = Gauge(
-                "tokenweir_provider_remaining",
-                "What the provider said is left of its own limit, with its last answer, by "
-                "provider, model and dimension.",
-                ["provider", "model", "dimension"],
-                registry=self.registry,
-                multiprocess_mode="mostrecent",
-            )
-        if self._room_models.takes(provider, model):
-            self._room.labels(provider, model, room.dimension.value).set(room.remaining)
+        self._providers.has_room(provider, model, room)
 
 
 def start_metrics_server(address: str, metrics: Metrics) -> Callable[[], None]:

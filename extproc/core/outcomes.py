@@ -48,6 +48,7 @@ def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
             knowledge=Knowledge.KNOWN,
             outcome=Outcome.UPSTREAM_BROKEN if facts.error else Outcome.COMPLETE,
             writes_history=not facts.error,
+            usage=usage,
         )
     if facts.error and not facts.saw_output:
         return release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING)
@@ -72,6 +73,7 @@ def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
         knowledge=knowledge,
         outcome=outcome,
         state=State.RECONCILING if facts.error else State.SETTLED,
+        usage=usage,
     )
 
 
@@ -144,6 +146,7 @@ def _settlement(
     outcome: Outcome,
     state: State = State.SETTLED,
     writes_history: bool = False,
+    usage: Usage | None = None,
 ) -> Settlement:
     return Settlement(
         reservation_id=handle.reservation_id,
@@ -156,4 +159,6 @@ def _settlement(
         state=state,
         writes_history=writes_history,
         model=handle.model,
+        usage=usage,
+        wire_format=handle.wire_format,
     )

@@ -10,6 +10,7 @@ from enum import IntEnum, StrEnum
 from extproc.core.buckets import Bucket, Unit
 from extproc.core.estimates import EstimatePlan
 from extproc.core.limits import ServiceLimit
+from extproc.core.usage import Usage
 
 # Micro-USD for a million tokens: 4,000 USD a token and less.
 MAX_PRICE = 2**32
@@ -263,6 +264,8 @@ class Settlement:
     ``cost_micros``: None computes it from the prices of the admission. ``undo`` makes a release
     give back the request counts too: for a request that another root refused.
     ``follows``: the other roots that the record names get the same end.
+    ``usage`` is what the provider reported, by kind, where metering saw it; ``wire_format`` is that
+    of the request. Neither changes what is charged.
     """
 
     reservation_id: str
@@ -278,6 +281,8 @@ class Settlement:
     undo: bool = False
     follows: bool = True
     model: str = ""
+    usage: Usage | None = None
+    wire_format: str = ""
 
 
 class SettleStatus(StrEnum):

@@ -39,6 +39,12 @@ class Usage:
         reported = [value for value in _values(self) if value is not None]
         return bool(reported) and not any(reported)
 
+    def kinds(self) -> dict[str, int]:
+        """What was reported and is more than zero, by kind; names as in the fields, without
+        ``_tokens``. Kinds other than input and output are parts of these, or calls."""
+        pairs = zip(_KINDS, _values(self), strict=True)
+        return {name: value for name, value in pairs if value}
+
     def merged(self, later: "Usage") -> "Usage":
         """This usage overwritten field by field by a later, cumulative report.
 
@@ -53,3 +59,6 @@ class Usage:
 
 _NAMES = tuple(field.name for field in fields(Usage))
 _values: Callable[[Usage], tuple[int | None, ...]] = attrgetter(*_NAMES)
+_KINDS = tuple(name.removesuffix("_tokens") for name in _NAMES)
+TOTALS = frozenset({"input", "output"})
+CALLS = "server_tool_calls"

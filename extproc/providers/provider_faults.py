@@ -1,10 +1,10 @@
 """Recognises providers' errors: by their own words first, then by the status.
 
-Shapes: OpenAI's and its copies' ``{"error": {"type", "code", "message"}}`` (also as an event, and in
-the response object of Responses), Anthropic's ``{"type": "error", "error": {"type", "message"}}``,
-Google's ``{"error": {"code", "status", "details"}}`` (in a list for streams), AWS's ``__type`` or
-``x-amzn-errortype``, Cohere's ``{"message"}``, Ollama's ``{"error": "text"}``. Nothing here raises,
-whatever a provider sends.
+Shapes: OpenAI's and its copies' ``{"error": {"type", "code", "message"}}`` (also as an event, and
+in the response object of Responses), Anthropic's ``{"type": "error", "error": {"type",
+"message"}}``, Google's ``{"error": {"code", "status", "details"}}`` (in a list for streams), AWS's
+``__type`` or ``x-amzn-errortype``, Cohere's ``{"message"}``, Ollama's ``{"error": "text"}``.
+Nothing here raises, whatever a provider sends.
 """
 
 import re
@@ -164,9 +164,9 @@ def _message_of(value: object, error: JsonObject) -> str:
 def _own_status(error: JsonObject) -> int | None:
     """Google, OpenRouter and others give the HTTP status as the code, also inside a 200; so does an
     error message of AWS's event stream."""
-    for code in (error.get("code"), error.get("__type")):
-        if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdigit():
-            code = int(code)
+    for told in (error.get("code"), error.get("__type")):
+        is_text = isinstance(told, str) and len(told) == 3 and told.isascii() and told.isdigit()
+        code = int(told) if is_text and isinstance(told, str) else told
         if isinstance(code, int) and not isinstance(code, bool) and 400 <= code < 600:
             return code
     return None

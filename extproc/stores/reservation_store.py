@@ -15,6 +15,7 @@ from extproc.core.reservations import (
     SettleResult,
     StoreVerdict,
 )
+from extproc.core.usage import TOTALS
 from extproc.stores import keys, scripts
 from extproc.stores.batcher import Word
 from extproc.stores.bucket_codec import encode
@@ -96,6 +97,7 @@ class RedisReservationStore:
                 settlement.source,
                 int(settlement.writes_history),
                 "" if settlement.cost_micros is None else _count(settlement.cost_micros),
+                _parts(settlement),
             ),
         )
         result = read_settle_result(reply)
@@ -188,6 +190,12 @@ def _count(value: int) -> int:
 def _note(text: str) -> bytes:
     """A client's text as it is kept; JSON lets it hold surrogates, which UTF-8 does not."""
     return text[:_MAX_NOTE_CHARACTERS].encode("utf-8", "replace")
+
+
+def _parts(settlement: Settlement) -> str:
+    """Reported usage beyond the totals, for people: kinds of input and output, and calls."""
+    kinds = {} if settlement.usage is None else settlement.usage.kinds()
+    return ", ".join(f"{name} {number}" for name, number in kinds.items() if name not in TOTALS)
 
 
 def _pinned(limit: ServiceLimit | None) -> tuple[str | int, str | int, str | int]:

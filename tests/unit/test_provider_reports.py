@@ -161,7 +161,10 @@ async def test_our_own_headers_are_not_taken_for_the_providers() -> None:
 @pytest.mark.parametrize(
     ("made", "code"),
     [
-        (entry("upstream_connection_failure", code=503, answered=False, called=False), "unreachable"),
+        (
+            entry("upstream_connection_failure", code=503, answered=False, called=False),
+            "unreachable",
+        ),
         (entry("no_healthy_upstream", code=503, called=False, answered=False), "unreachable"),
         (entry("upstream_request_timeout", code=504, answered=False), "timeout"),
         (entry("upstream_request_timeout"), "timeout"),
