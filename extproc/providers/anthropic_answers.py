@@ -13,6 +13,9 @@ _OUTPUT = "output_tokens"
 _WRITE_5M, _WRITE_1H = "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"
 _SEARCHES = "web_search_requests"
 _TEXT_KEYS = ("text", "thinking", "partial_json")
+_CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
+# A summary of what was said before, which the model writes.
+_SUMMARIES = ("compaction", "compaction_delta")
 
 
 class AnthropicAnswer:
@@ -25,10 +28,15 @@ class AnthropicAnswer:
         self.running_output_tokens = 0
         self.saw_output = False
         self.error = False
-        self.unread = False
+        self._has_sealed = False
         self.complete = False
         self.response_id: str | None = None
         self.response_model: str | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Thoughts came sealed, and no usage for them."""
+        return self._has_sealed and not self._numbers.get(_OUTPUT)
 
     @property
     def usage(self) -> Usage:
@@ -98,7 +106,12 @@ class AnthropicAnswer:
         at = index if isinstance(index, int) else 0
         for key in _TEXT_KEYS:
             self._add(at, key, block.get(key))
-        if block.get("type") in ("tool_use", "server_tool_use"):
+        kind = block.get("type")
+        if kind in _SUMMARIES:
+            self._add(at, "content", block.get("content"))
+        elif kind == "redacted_thinking":
+            self.saw_output = self._has_sealed = True
+        elif kind in _CALLS:
             self._add(at, "name", block.get("name"))
             if block.get("input"):
                 self._add(at, "input", compact(block["input"]))

@@ -206,6 +206,8 @@ class InvokeAnswer:
         report = child(value, "usage") or {}
         if "choices" in value or "prompt_tokens" in report:
             return self._openai
+        if "completion" in value:  # Claude 2, though it has a type as well
+            return self._plain
         if isinstance(value.get("type"), str) or "input_tokens" in report:
             return self._anthropic
         is_nova = child(value, "output") or "Output" in value or "inputTokens" in report

@@ -21,11 +21,17 @@ class OpenAiAnswer(ReportedAnswer):
         super().__init__(tally)
         self._choices: set[int] = set()
         self._finished: set[int] = set()
+        self._has_media = False
 
     @property
     def complete(self) -> bool:
         """The end marker was seen, or every choice that began has its finish reason."""
         return self._done or (bool(self._choices) and self._choices == self._finished)
+
+    @property
+    def unread(self) -> bool:
+        """Sound or pictures came, and no usage for them."""
+        return self._has_media and not self._usage.is_known
 
     def take_event(self, event: SseEvent) -> None:
         """One event of a stream."""
@@ -85,10 +91,15 @@ class OpenAiAnswer(ReportedAnswer):
                 raw_at = call.get("index") if isinstance(call, dict) else None
                 at = raw_at if isinstance(raw_at, int) else position
                 self._take_function(index, at, child(call, "function"))
+                self._take_function(index, at, child(call, "custom"))
         elif key == "function_call" and isinstance(value, dict):
             self._take_function(index, -1, value)
         elif key == "audio" and isinstance(value, dict):
             self._add((index, "transcript"), value.get("transcript"))
+            if value.get("data"):
+                self.saw_output = self._has_media = True
+        elif key == "images":  # OpenRouter's, of models that answer with pictures
+            self.saw_output = self._has_media = True
 
     def _take_part(self, index: int, key: str, part: object) -> None:
         if isinstance(part, dict):
@@ -99,7 +110,9 @@ class OpenAiAnswer(ReportedAnswer):
     def _take_function(self, index: int, call: int, function: JsonObject | None) -> None:
         if function is not None:
             self._add((index, call, "name"), function.get("name"))
+            # A custom tool's input is text of any kind, a function's arguments are JSON.
             self._add((index, call, "arguments"), function.get("arguments"))
+            self._add((index, call, "input"), function.get("input"))
 
 
 class OpenAiEmbeddingsAnswer(OpenAiAnswer):

@@ -114,14 +114,11 @@ async def test_a_record_says_what_was_taken_and_what_became_of_it(world: World) 
 
 
 async def test_what_was_used_by_kind_is_told(world: World) -> None:
-    await LimitTable(world.database).put(ROOT, rpm=1000, tpm=100_000)
-    await world.source.load(ROOT)
-    assert isinstance(await world.store.reserve(request(rid="r1")), Admitted)
+    await world.apply(policy(rules=rules(Dimension.RPM, 5)))
+    assert isinstance(await world.ask(rid="r1"), Admitted)
     usage = Usage(input_tokens=10, output_tokens=9, reasoning_tokens=7)
-    await world.store.settle(replace(settlement("r1", 10, 9), usage=usage))
-    (report,) = await explain_reservation(
-        world.batcher, world.database, root=ROOT, wanted_id="r1"
-    )
+    await world.store.settle(replace(settlement("r1", 10, 9), root=ROOT, usage=usage))
+    (report,) = await explain_reservation(world.batcher, world.database, root=ROOT, wanted_id="r1")
     assert "  of which:    reasoning 7" in list(reservation_lines(report))
 
 

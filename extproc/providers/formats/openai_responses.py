@@ -11,6 +11,7 @@ from extproc.providers.counting import (
     PER_ANSWER,
     PER_MESSAGE,
     Counter,
+    compact,
 )
 from extproc.providers.fields import (
     flag,
@@ -131,6 +132,9 @@ class ResponsesAnswer(ReportedAnswer):
         elif kind == "response.output_item.added":
             item = child(value, "item") or {}
             self._add((value.get("output_index"), "name"), item.get("name"))
+        elif kind == "response.output_item.done":
+            # Calls of a shell or a screen have no deltas.
+            self._take_action(_index(value, "output_index"), child(value, "item") or {})
         elif kind == "response.image_generation_call.partial_image":
             self.saw_output = self._has_media = True
         elif kind == "error" or event.name == "error" or value.get("error"):
@@ -149,6 +153,11 @@ class ResponsesAnswer(ReportedAnswer):
         else:
             at = (_index(value, "output_index"), _index(value, "content_index"), kind)
             self._add(at, value.get("delta"))
+
+    def _take_action(self, at: int, item: JsonObject) -> None:
+        action = item.get("action")
+        if action and item.get("type") not in _SERVER_TOOLS:
+            self._add((at, "action"), compact(action))
 
     def _take_response(self, response: JsonObject) -> None:
         self._take_names(response)
@@ -172,6 +181,7 @@ class ResponsesAnswer(ReportedAnswer):
                 self.saw_output = self._has_media = True
             for key in ("name", "arguments", "input", "code"):
                 self._add((at, key), item.get(key))
+            self._take_action(at, item)
             for key in ("content", "summary"):
                 for part, content in enumerate(children(item, key)):
                     self._add((at, key, part, "text"), content.get("text"))
