@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from extproc.control.metrics import Metrics, start_metrics_server
 from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
+from extproc.core.known_models import KnownModels
 from extproc.core.learned_factors import LearnedFactors
 from extproc.core.renewals import Renewals
 from extproc.core.reserving import Reserver
@@ -66,6 +67,11 @@ def _policy(settings: Settings) -> AdmissionPolicy:
         identity=_sources(settings.identity.sources),
         scopes={scope: _sources(sources) for scope, sources in settings.identity.scopes.items()},
         prices=settings.price_list(),
+        known_models=KnownModels(
+            settings.price_list(),
+            settings.admission.known_models,
+            settings.admission.unknown_models == "refuse",
+        ),
         default_output_tokens=settings.admission.default_output_tokens,
         deadline_ms=round(settings.reaper.deadline_seconds * 1000),
         timeout_seconds=settings.admission.timeout_ms / 1000,

@@ -79,6 +79,14 @@ class Metrics:
                 registry=registry,
             )
         )
+        self._unknown_models = children(
+            Counter(
+                "tokenweir_unknown_models_total",
+                "Requests for models that neither a price nor a setting names, by what was done.",
+                ["action"],
+                registry=registry,
+            )
+        )
         self._failed_open = children(
             Counter(
                 "tokenweir_failed_open_total",
@@ -211,6 +219,9 @@ class Metrics:
 
     def unmetered(self, reason: str, *, allowed: bool) -> None:
         self._unmetered(reason, "allowed" if allowed else "refused").inc()
+
+    def unknown_model(self, *, allowed: bool) -> None:
+        self._unknown_models("allowed" if allowed else "refused").inc()
 
     def failed_open(self, reason: str) -> None:
         self._failed_open(reason).inc()

@@ -129,6 +129,10 @@ class Telemetry(Protocol):
 
     def unmetered(self, reason: str, *, allowed: bool) -> None: ...
 
+    def unknown_model(self, *, allowed: bool) -> None:
+        """A request for a model that neither a price nor a setting names."""
+        ...
+
     def failed_open(self, reason: str) -> None: ...
 
     def unreadable_row(self, table: str) -> None:

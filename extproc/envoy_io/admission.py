@@ -18,6 +18,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from extproc.core.errors import RequestError, StoreUnavailableError
 from extproc.core.handles import Handle
 from extproc.core.ids import new_reservation_id, reservation_id_of
+from extproc.core.known_models import KnownModels
 from extproc.core.learned_factors import LearnedFactors
 from extproc.core.outcomes import release
 from extproc.core.policies import Descriptor, Scope
@@ -51,6 +52,7 @@ from extproc.envoy_io.replies import (
     admitted_reply,
     unmetered_reply,
 )
+from extproc.envoy_io.unknown_models import UnknownModels
 from extproc.envoy_io.verdict_errors import error_of, service_error
 from extproc.providers.input_correction import corrected_input
 from extproc.providers.registry import read_request
@@ -75,6 +77,7 @@ class AdmissionPolicy:
     identity: Sequence[IdentitySource]
     scopes: Mapping[Scope, Sequence[IdentitySource]] = field(default_factory=dict)
     prices: PriceList = field(default_factory=PriceList)
+    known_models: KnownModels = field(default_factory=KnownModels)
     default_output_tokens: int
     deadline_ms: int
     timeout_seconds: float
@@ -128,6 +131,7 @@ class Admission:
         self._telemetry = telemetry
         self._executor = executor
         self._learned = learned
+        self._unknown = UnknownModels(policy.known_models, telemetry)
         self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
         self._read_limits = ReadLimits(
             max_decoded_bytes=policy.max_body_bytes, strict_cap_tokens=policy.strict_cap_tokens
@@ -289,6 +293,10 @@ class Admission:
             request_id=asked.request_id,
         )
         known_price = self._policy.prices.of(facts.model)
+        if known_price is None:
+            self._unknown.check(
+                facts.model, service_id=asked.service_id, request_id=asked.request_id
+            )
         price = known_price or FREE
         request = ReserveRequest(
             reservation_id=handle.reservation_id,

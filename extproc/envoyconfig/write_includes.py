@@ -79,7 +79,7 @@ def generated_files() -> dict[str, str]:
         "envoy/access_log.yaml": _comment(
             "Goes into `access_log` of the same HttpConnectionManager.",
             "Tells tokenweir how each request with a reservation ended, and which requests went on",
-            "without one: no body, upgrades, routes without the filters. That HttpConnectionManager",
+            "without one: no body, upgrades, routes without the filters. The connection manager",
             "also needs `access_log_options: {access_log_flush_interval: 60s}`: then a stream that",
             "runs longer than the server's reaper.deadline_seconds keeps what it holds.",
         )

@@ -127,6 +127,9 @@ class RecordingTelemetry:
     def unmetered(self, reason: str, *, allowed: bool) -> None:
         self.lines.append(f"unmetered {reason} {'allowed' if allowed else 'refused'}")
 
+    def unknown_model(self, *, allowed: bool) -> None:
+        self.lines.append(f"unknown_model {'allowed' if allowed else 'refused'}")
+
     def failed_open(self, reason: str) -> None:
         self.lines.append(f"failed_open {reason}")
 
