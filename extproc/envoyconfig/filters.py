@@ -1,7 +1,7 @@
 """The HTTP filters of profile ``inline``, in the order in which a request meets them."""
 
 from extproc.envoyconfig import _protos as p
-from extproc.envoyconfig.messages import METADATA_NAMESPACE, grpc_service, seconds
+from extproc.envoyconfig.messages import METADATA_NAMESPACE, grpc_service, seconds, set_header
 from extproc.envoyconfig.options import RenderOptions
 
 STRIP_FILTER = "tokenweir.strip_identity"
@@ -9,6 +9,14 @@ AUTH_FILTER = "envoy.filters.http.api_key_auth"
 ADMISSION_FILTER = "tokenweir.admission"
 METERING_FILTER = "tokenweir.metering"
 BUFFER_FILTER = "tokenweir.buffer"
+
+# OpenAI's names (https://platform.openai.com/docs/guides/rate-limits), each from the metadata key
+# under which admission wrote the value.
+_RATE_LIMIT_HEADERS = tuple(
+    (f"x-ratelimit-{part}-{unit}", f"{part}_{unit}")
+    for unit in ("requests", "tokens")
+    for part in ("limit", "remaining", "reset")
+)
 
 _Send = p.ext_proc.ProcessingModeHeaderSendMode
 _Body = p.ext_proc.ProcessingModeBodySendMode
@@ -22,14 +30,30 @@ def _namespaces(*untyped: str) -> p.ext_proc.MetadataOptionsMetadataNamespaces:
     return p.ext_proc.MetadataOptionsMetadataNamespaces(untyped=list(untyped))
 
 
+def rate_limit_headers() -> list[p.mutation_rules.HeaderMutation]:
+    """The six headers on successes. Where admission wrote nothing, none is set."""
+    return [
+        p.mutation_rules.HeaderMutation(
+            append=set_header(name, f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:{key})%")
+        )
+        for name, key in _RATE_LIMIT_HEADERS
+    ]
+
+
 def strip_identity(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
     """Remove from what the client sent the headers that say who it is: only a filter of ours may
-    set them."""
+    set them.
+
+    Answers pass it last, so here they get the six headers of our limits: on the route Envoy would
+    put them in place of the provider's own before metering has read those.
+    """
     removals = [
         p.mutation_rules.HeaderMutation(remove=name)
         for name in (options.identity_header, *options.trusted_headers)
     ]
-    mutations = p.header_mutation.Mutations(request_mutations=removals)
+    mutations = p.header_mutation.Mutations(
+        request_mutations=removals, response_mutations=rate_limit_headers()
+    )
     return _filter(STRIP_FILTER, p.header_mutation.HeaderMutation(mutations=mutations))
 
 

@@ -50,7 +50,8 @@ def _filters() -> str:
     parts = [
         (
             strip_identity,
-            "Clients cannot say who they are: first of all, before your authentication.",
+            "Clients cannot say who they are: first of all, before your authentication.\n"
+            "# Answers pass it last, and get the six headers x-ratelimit-* there.",
         ),
         (
             admission,
@@ -99,7 +100,6 @@ def generated_files() -> dict[str, str]:
             "    manager offers them. What passes after one (realtime APIs over WebSocket) is",
             "    never asked about, and could carry any number of tokens",
             "  - request_headers_to_remove: accept-encoding and the identity header",
-            "  - response_headers_to_add: the six rate limit headers",
             "and nothing else: name, match, cluster, host_rewrite_literal, request_headers_to_add",
             "(the provider's key) are an example of what your route has already.",
         )

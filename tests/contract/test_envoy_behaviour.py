@@ -34,6 +34,23 @@ async def test_metadata_of_admission_becomes_headers_and_what_is_absent_becomes_
     assert found == {f"{HEADERS}limit-tokens": "100", f"{HEADERS}reset-tokens": "1.5s"}
 
 
+async def test_metering_sees_the_providers_headers_and_the_client_ours(rig: Rig) -> None:
+    rig.provider.headers = {
+        f"{HEADERS}remaining-tokens": "29000",
+        f"{HEADERS}limit-requests": "500",
+    }
+    rig.server.metadata = {"rid": "r1", "limit_tokens": "100", "remaining_tokens": "60"}
+    _, _, headers = await rig.post()
+    seen = {name: v for name, v in rig.server.seen_headers.items() if name.startswith(HEADERS)}
+    assert seen == rig.provider.headers
+    found = {name: value for name, value in headers.items() if name.startswith(HEADERS)}
+    assert found == {
+        f"{HEADERS}limit-tokens": "100",
+        f"{HEADERS}remaining-tokens": "60",
+        f"{HEADERS}limit-requests": "500",  # where we say nothing the provider's stands
+    }
+
+
 async def test_a_refusal_has_its_own_headers_and_reaches_no_provider(rig: Rig) -> None:
     rig.server.refuse = True
     status, _, headers = await rig.post()
