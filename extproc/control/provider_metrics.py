@@ -1,5 +1,7 @@
 """Metrics of the providers themselves: their errors, and what they say they have left."""
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from extproc.control.children import FewModels, children
@@ -20,7 +22,7 @@ class ProviderMetrics:
                 registry=registry,
             )
         )
-        self._room: Gauge | None = None
+        self._room: Callable[..., Gauge] | None = None
         self._models = FewModels()
 
     def failed(self, error: ProviderError) -> None:
@@ -29,13 +31,15 @@ class ProviderMetrics:
     def has_room(self, provider: str, model: str, room: Room) -> None:
         """The model is as a client spells it, and a provider knew it."""
         if self._room is None:
-            self._room = Gauge(
-                "tokenweir_provider_remaining",
-                "What the provider said is left of its own limit, with its last answer, by "
-                "provider, model and dimension.",
-                ["provider", "model", "dimension"],
-                registry=self._registry,
-                multiprocess_mode="mostrecent",
+            self._room = children(
+                Gauge(
+                    "tokenweir_provider_remaining",
+                    "What the provider said is left of its own limit, with its last answer, by "
+                    "provider, model and dimension.",
+                    ["provider", "model", "dimension"],
+                    registry=self._registry,
+                    multiprocess_mode="mostrecent",
+                )
             )
         if self._models.takes(provider, model):
-            self._room.labels(provider, model, room.dimension.value).set(room.remaining)
+            self._room(provider, model, room.dimension.value).set(room.remaining)

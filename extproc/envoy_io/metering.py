@@ -42,6 +42,15 @@ log = logging.getLogger("tokenweir.metering")
 
 # Envoy's word for an answer that really came from the upstream, in response.code_details.
 _VIA_UPSTREAM = "via_upstream"
+# Keys of our own limits in the metadata, and the headers that the route makes of them.
+_OURS = tuple(
+    (
+        f"limit_{unit}",
+        f"remaining_{unit}",
+        *(f"x-ratelimit-{part}-{unit}" for part in ("limit", "remaining", "reset")),
+    )
+    for unit in ("requests", "tokens")
+)
 _READ_HEADERS = _PROVIDER_HEADERS | {":status", "content-type", "content-encoding"}
 
 
@@ -252,10 +261,11 @@ def _metered(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:
 def _drop_ours(headers: dict[str, str], fields: Mapping[str, object]) -> None:
     """Where the route sets our own x-ratelimit-* it does so before metering sees the answer, in
     place of the provider's: what equals ours is not the provider's word."""
-    for unit in ("requests", "tokens"):
-        ours = fields.get(f"limit_{unit}"), fields.get(f"remaining_{unit}")
-        names = [f"x-ratelimit-{part}-{unit}" for part in ("limit", "remaining", "reset")]
-        if ours[0] is not None and ours == (headers.get(names[0]), headers.get(names[1])):
+    for limit, remaining, *names in _OURS:
+        ours = fields.get(limit)
+        if ours is None or ours != headers.get(names[0]):
+            continue
+        if fields.get(remaining) == headers.get(names[1]):
             for name in names:
                 headers.pop(name, None)
 

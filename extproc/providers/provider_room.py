@@ -39,6 +39,7 @@ _RESETS = {
     Dimension.REQUESTS: "x-ratelimit-reset-requests",
     Dimension.TOKENS: "x-ratelimit-reset-tokens",
 }
+_REMAINING = frozenset(name for _, name, _ in _HEADERS)
 # Everything that is read here or by ``provider_faults``.
 HEADERS = frozenset(
     {
@@ -54,7 +55,9 @@ HEADERS = frozenset(
 
 def rooms_of(headers: Mapping[str, str]) -> list[Room]:
     """What is left, by dimension; header names in lower case. Never raises."""
-    rooms = []
+    rooms: list[Room] = []
+    if _REMAINING.isdisjoint(headers):  # most providers say nothing
+        return rooms
     for dimension, remaining_name, limit_name in _HEADERS:
         if remaining_name in headers:
             remaining = _count(headers[remaining_name])
@@ -113,6 +116,8 @@ def _number(text: str) -> float | None:
 
 def _count(text: str) -> int | None:
     """A whole number of requests or tokens; below zero is nothing left."""
+    if len(text) < 16 and text.isascii() and text.isdigit():
+        return int(text)
     text = text.strip()
     if text.startswith("-") and _number(text[1:]) is not None:
         return 0

@@ -37,7 +37,7 @@ def test_the_providers_429_is_counted_as_its_own_and_told_with_its_advice(
 
     before = counted()
     body = {**CHAT, "max_tokens": 9}
-    theirs = client.post(body, path="/v1/messages", fake="status=429 retry_after=7")
+    theirs = client.post(body, path="/v1/messages", fake="status=429;retry_after=7")
     ours = client.post(body, path="/v1/messages")
     assert [theirs.status, ours.status] == [429, 429]
     assert theirs.headers["retry-after"] == "7"
