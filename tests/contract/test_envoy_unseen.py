@@ -1,5 +1,6 @@
 """Requests that admission never sees, told from the real Envoy's access log entries."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,16 @@ async def test_an_upgrade_that_a_route_lets_through_is_told(tmp_path: Path) -> N
             await socket.receive()
         assert (len(rig.provider.requests), rig.server.asked) == (1, [])
         assert unseen_reason(await entry_of(rig)) == ("upgrade", True)
+
+
+async def test_a_metered_route_without_the_include_sends_no_upgrade_on(tmp_path: Path) -> None:
+    """The buffer waits for the end of a body that has none."""
+    async with running(tmp_path, change=a_route_of_their_own) as rig:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2):
+                await get(rig, "/v1/realtime", connection="upgrade", upgrade="websocket")
+        assert (rig.provider.requests, rig.server.asked) == ([], [])
+        assert unseen_reason(await entry_of(rig)) is None
 
 
 async def test_a_path_without_a_route_is_told_and_a_redirect_is_nothing(tmp_path: Path) -> None:
