@@ -72,9 +72,7 @@ async def test_a_limit_of_billions_is_stored_as_it_is(table: LimitTable) -> None
         await table.put("svc-1", rpm=1, tpm=2**53 + 1, enabled=None)
 
 
-@pytest.mark.parametrize(
-    "count", [2**31 - 2, 2**31, 2**32, 2**50 + 1, MAX_LIMIT - 1]
-)
+@pytest.mark.parametrize("count", [2**31 - 2, 2**31, 2**32, 2**50 + 1, MAX_LIMIT - 1])
 async def test_what_is_charged_is_stored_to_the_last_digit(
     store: RedisReservationStore, counters: Counters, inspect: Inspector, count: int
 ) -> None:

@@ -138,6 +138,7 @@ async def test_an_odd_end_is_charged_for_what_was_there(
     gateway: Gateway,
     name: str,
     charged: int | None,
+    *,
     is_cut: bool,
 ) -> None:
     """B048: an end behind a content filter, and zeros beside text, are neither free nor the whole

@@ -210,7 +210,7 @@ def test_a_run_of_objects_that_was_cut_counts_what_is_there() -> None:
 
 
 def test_an_error_without_a_field_name_in_a_stream_is_an_error() -> None:
-    """What a gateway writes between events when the provider has gone."""
+    """A sibling of B032: what a gateway writes between events when the provider has gone."""
     spoken = SPOKEN["chat"]
     started = spoken.body(["hello"], []).removesuffix(b"data: [DONE]\n\n")
     error = b'{"error":{"message":"upstream failed","code":502}}'

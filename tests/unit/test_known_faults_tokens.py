@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from extproc.core.reservations import Outcome
+from extproc.core.settler import Settler
 from extproc.envoy_io.metering import Metering
 from extproc.providers.tokens import ENCODING_NAMES, TiktokenCounter, count_tokens, warm_up
 from extproc.providers.vocabularies import EncodingName
@@ -22,13 +23,21 @@ from tests.support.streams import MemoryContext
 
 ENCODINGS = pytest.mark.parametrize("encoding", ENCODING_NAMES)
 # Spellings that some tokenizer has for a token of its own.
-SPECIAL = """
-<|endoftext|> <|endofprompt|> <|im_start|> <|im_end|> <|fim_prefix|> <|fim_middle|> <|fim_suffix|>
-<|start|> <|end|> <|channel|> <|eot_id|> <|begin_of_text|> [INST] <s> </s> <pad> <unk> [CLS]
-<start_of_turn> <|assistant|> <think> <|vision_start|> <|tool_call|> <|reserved_special_token_0|>
-""".split()
-RUNS = ["a", "^", "_", "=", "-", "0", "1234567890", " ", "\n", "\t", "\r\n", "\u00a0", "汉", "가",
-        "ส", "א", "ß", "\u0301", "\u200d", "😀", "ab", "aA", "\x00", '"', "\\", "👩‍👩‍👧", "𝕏"]  # fmt: skip
+SPECIAL = [
+    *(f"<|{name}|>" for name in ("endoftext", "endofprompt", "im_start", "im_end", "fim_prefix")),
+    *(
+        f"<|{name}|>"
+        for name in ("start", "end", "channel", "eot_id", "begin_of_text", "tool_call")
+    ),
+    *(f"<|{name}|>" for name in ("assistant", "vision_start", "reserved_special_token_0")),
+    *("[INST]", "<s>", "</s>", "<pad>", "<unk>", "[CLS]", "<start_of_turn>", "<think>"),
+]
+RUNS = [
+    *("a", "^", "_", "=", "-", "0", "1234567890", "ab", "aA", '"', "\\"),
+    *(" ", "\n", "\t", "\r\n", "\u00a0", "\x00", "\u0301", "\u200d"),
+    *("汉", "가", "ส", "א", "ß", "😀", "👩\u200d👩\u200d👧", "\U0001d54f"),
+]
+HIGH, LOW = chr(0xD83D), chr(0xDC00)  # halves of a character
 
 
 @cache
@@ -63,7 +72,7 @@ def test_a_long_run_of_anything_is_counted_soon_and_exactly(
 
 @ENCODINGS
 @pytest.mark.parametrize(
-    "text", ["\ud83d", "\udc00", "\udc00\ud83d", "x\ud83dy", "\ud83d" * 1000, "😀\ud83d", "\udfff "]
+    "text", [HIGH, LOW, LOW + HIGH, f"x{HIGH}y", HIGH * 1000, "😀" + HIGH, LOW + " "], ids=ascii
 )
 def test_half_a_character_counts_as_the_sign_for_it(text: str, encoding: EncodingName) -> None:
     """B116: alone, in the wrong order, in a run, beside a whole one."""
@@ -79,7 +88,8 @@ async def test_small_requests_and_streams_go_on_while_a_megabyte_is_counted() ->
     bench.executor.submit(release.wait)
     large = {**CHAT, "messages": [{"role": "user", "content": "word " * 190_000}]}
     counting = asyncio.create_task(bench.ask(message(large)))
-    metering = Metering(bench.settler, is_stopping=lambda: False)
+    settler = Settler(bench.store, bench.telemetry)
+    metering = Metering(settler, is_stopping=lambda: False)
     word = b'data: {"choices":[{"index":0,"delta":{"content":" word"}}]}\n\n'
 
     async def stream(number: int) -> None:
@@ -96,7 +106,7 @@ async def test_small_requests_and_streams_go_on_while_a_megabyte_is_counted() ->
     finally:
         release.set()
     reply = await counting
-    await bench.settler.flush(timeout_seconds=2)
+    assert await settler.flush(timeout_seconds=5) == 0
     assert reply.WhichOneof("response") == "request_body"
     assert max(request.input_tokens for request in bench.store.reserved) > 190_000
     ends = [end.outcome for end in bench.store.settled]
