@@ -12,6 +12,7 @@ from extproc.core.usage import Usage
 from extproc.providers.content_coding import sniff_answer
 from extproc.providers.inflaters import Inflater
 from extproc.providers.json_collector import JsonCollector
+from extproc.providers.json_runs import objects_of
 from extproc.providers.ndjson import NdjsonParser
 from extproc.providers.registry import format_named
 from extproc.providers.requests import JsonObject
@@ -87,6 +88,7 @@ class AnswerReader:
         self._json_is_read = True
         self._json_value: JsonObject | None = None
         self._error_value: JsonObject | None = None
+        self._is_a_run = False  # of several JSON documents, where one was expected
         self.readable = True
 
     @property
@@ -148,7 +150,8 @@ class AnswerReader:
         """
         self._read_json()
         counted = self._tally.count()
-        if self._kind == "json" and self._json_value is None and self._spoken.has_text_output:
+        is_cut = self._json_value is None and not self._is_a_run
+        if self._kind == "json" and is_cut and self._spoken.has_text_output:
             counted = self._count_cut(b"" if self._json.overflowed else self._json.raw())
         elif isinstance(self._framer, NdjsonParser):
             counted += self._count_cut(self._framer.cut_document())
@@ -278,6 +281,23 @@ class AnswerReader:
             self._answer.take_json(value)
             if self._answer.error:
                 self._error_value = value
+        elif self._json_value is None and not self._json.overflowed:
+            self._read_run()
+
+    def _read_run(self) -> None:
+        """No document, or not one alone. Read anew from its start each time it is asked for, which
+        is at the end."""
+        values = objects_of(self._json.raw())
+        if not values:
+            return
+        self._is_a_run = True
+        self._tally.restart()
+        self._answer = self._spoken.answer(self._tally)
+        if len(values) == 1:
+            self._answer.take_json(values[0])
+            return
+        for value in values:
+            self._answer.take_event(SseEvent(b"", value))
 
 
 def _is_usage_only(value: JsonObject | None) -> bool:

@@ -43,6 +43,19 @@ def parse_json(data: bytes) -> object:
     return value
 
 
+def first_object(text: str, start: int) -> tuple[JsonObject, int] | None:
+    """The object that begins at the first brace from ``start`` on, and where it ends; None when
+    there is no brace, or no whole object behind it."""
+    begin = text.find("{", start)
+    if begin < 0:
+        return None
+    try:
+        value, end = _lenient.raw_decode(text, begin)
+    except (ValueError, RecursionError):
+        return None
+    return value, end
+
+
 def child(value: object, key: str) -> JsonObject | None:
     """``value[key]`` when both are objects."""
     if isinstance(value, dict):

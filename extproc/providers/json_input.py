@@ -40,6 +40,7 @@ def read_json_object(
     value = _parse(text)
     if not isinstance(value, dict):
         raise _invalid("the request body must be a JSON object")
+    _check_spellings(value)
     # Fewer brackets than the limit cannot nest deeper; nearly every request ends here.
     if plain.count(b"[") + plain.count(b"{") > limits.max_depth:
         _check_depth(value, limits.max_depth)
@@ -139,6 +140,20 @@ def _duplicate(items: list[tuple[str, object]]) -> RequestError:
         seen.add(key)
     shown = _shown(key)
     return _invalid(f"the key '{shown}' occurs twice", param=shown, code="duplicate_key")
+
+
+def _check_spellings(value: JsonObject) -> None:
+    """Two fields that differ in case only are one to readers that match names in any case, as Go's
+    encoding/json does. Deeper down such names are the client's own: schemas, arguments."""
+    seen: set[str] = set()
+    for key in value:
+        folded = key.casefold()
+        if folded in seen:
+            shown = _shown(key)
+            raise _invalid(
+                f"the key '{shown}' occurs in two spellings", param=shown, code="duplicate_key"
+            )
+        seen.add(folded)
 
 
 def _bad_number(literal: str, key: str | None) -> RequestError:

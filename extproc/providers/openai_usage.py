@@ -112,10 +112,7 @@ def usage_of(report: JsonObject, *, input_only: bool = False) -> Usage:
     if input_only:
         prompt = total if prompt is None else prompt
     elif total is not None:
-        if output is None and prompt is not None and total >= prompt:
-            output = total - prompt
-        elif prompt is None and output is not None and total >= output:
-            prompt = total - output
+        prompt, output = _completed(prompt, output, total)
     if output is not None and reasoning and _is_additive(prompt, output, reasoning, total):
         output += reasoning
     return Usage(
@@ -135,6 +132,19 @@ def usage_of(report: JsonObject, *, input_only: bool = False) -> Usage:
         image_output_tokens=_part(output_details, "image_tokens"),
         server_tool_calls=_server_tool_calls(report),
     )
+
+
+def _completed(prompt: int | None, output: int | None, total: int) -> tuple[int | None, int | None]:
+    """Both parts of a total, where one is missing, or is zero beside a total that has more."""
+    if output is None and prompt is not None and total >= prompt:
+        return prompt, total - prompt
+    if prompt is None and output is not None and total >= output:
+        return total - output, output
+    if prompt and output == 0 and total > prompt:
+        return prompt, total - prompt
+    if output and prompt == 0 and total > output:
+        return total - output, output
+    return prompt, output
 
 
 def _server_tool_calls(report: JsonObject) -> int | None:

@@ -4,7 +4,8 @@ After the HTML standard, "Interpreting an event stream": LF, CRLF and CR end lin
 ends an event, lines that begin with a colon are comments, several data lines are joined by LF.
 Beyond it, because providers are so: an event whose single data line is a whole JSON object (or
 ``[DONE]``) counts when its line ends, so servers that put one newline between events are read too;
-and the last event counts at the end of the stream without its empty line.
+a line that is a JSON object by itself counts without its ``data:``; and the last event counts at
+the end of the stream without its empty line.
 
 The raw bytes of all events together are exactly the bytes fed, in order, so a caller can leave
 single events out of a stream without touching the rest.
@@ -100,6 +101,8 @@ class SseParser:
             self._take_data(line, events)
         elif line.startswith(b"event:"):
             self._name = line[6:64].strip().decode("ascii", "replace")
+        elif line[:1] == b"{":
+            self._take_bare(line, events)
 
     def _take_data(self, line: bytes, events: list[SseEvent]) -> None:
         if line[4:5] == b":":
@@ -120,6 +123,16 @@ class SseParser:
                 self._name = ""
                 return
         self._data.append(data)
+
+    def _take_bare(self, line: bytes, events: list[SseEvent]) -> None:
+        """To the standard a field of an odd name; from a gateway its error, or the whole answer
+        behind comments that kept the connection open."""
+        if self._data or line.rstrip()[-1:] != b"}":
+            return
+        value = parse_object(line)
+        if value is not None:
+            events.append(SseEvent(self._raw(), value, name=self._name, is_open=True))
+            self._name = ""
 
     def _dispatch(self, events: list[SseEvent]) -> None:
         """At an empty line: whatever was collected is an event."""

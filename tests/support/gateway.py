@@ -103,6 +103,16 @@ class Gateway:
             await task
         await self.flush()
 
+    async def refuse(self, handle: Handle, status: int) -> None:
+        """The provider answers with an error status."""
+        first = answer_messages(handle, [])[0]
+        first.response_headers.headers.headers[0].raw_value = str(status).encode()
+        fields = first.attributes["envoy.filters.http.ext_proc"].fields
+        fields["response.code_details"].string_value = "via_upstream"
+        context: Any = MemoryContext([first])
+        await self.metering.process(context)
+        await self.flush()
+
     async def flush(self) -> None:
         """Everything that was handed over is settled."""
         assert await self.settler.flush(timeout_seconds=FLUSH_SECONDS) == 0
