@@ -45,14 +45,16 @@ class Order:
     inputs: int = 1
 
 
-def _required(body: dict[str, Any], field: str, kind: type) -> Any:
+def required(body: dict[str, Any], field: str, kind: type) -> Any:
+    """A field that must be there and not be empty. Raises OrderError."""
     value = body.get(field)
     if not isinstance(value, kind) or isinstance(value, bool) or not value:
         raise OrderError(f"Missing or invalid required parameter: '{field}'.", param=field)
     return value
 
 
-def _positive(body: dict[str, Any], field: str) -> int | None:
+def positive(body: dict[str, Any], field: str) -> int | None:
+    """A number of at least 1, None where it is left out. Raises OrderError."""
     value = body.get(field)
     if value is None:
         return None
@@ -64,7 +66,7 @@ def _positive(body: dict[str, Any], field: str) -> int | None:
 def _input_tokens(wire: Wire, body: dict[str, Any], model: str) -> tuple[int, int]:
     """Input tokens, and how many separate inputs there are."""
     if wire in ("chat", "anthropic"):
-        messages = _required(body, "messages", list)
+        messages = required(body, "messages", list)
         if not all(isinstance(message, dict) for message in messages):
             raise OrderError("Every message must be an object.", param="messages")
         if wire == "anthropic":
@@ -79,24 +81,32 @@ def _input_tokens(wire: Wire, body: dict[str, Any], model: str) -> tuple[int, in
 
 
 def _output_cap(wire: Wire, body: dict[str, Any]) -> int | None:
-    cap = _positive(body, "max_tokens")
+    cap = positive(body, "max_tokens")
     if wire == "anthropic" and cap is None:
         raise OrderError("max_tokens: Field required", param="max_tokens")
     if wire == "chat":
-        newer = _positive(body, "max_completion_tokens")
+        newer = positive(body, "max_completion_tokens")
         return newer if newer is not None else cap
     return cap
 
 
-def read_order(wire: Wire, raw: bytes, script: Script) -> Order:
-    """Read a request body. Raises OrderError, for which a provider answers 400."""
+def json_object(raw: bytes) -> dict[str, Any]:
+    """A body that has to be a JSON object. Raises OrderError."""
     try:
         body = json.loads(raw)
     except ValueError as error:
         raise OrderError("We could not parse the JSON body of your request.") from error
     if not isinstance(body, dict):
         raise OrderError("The body must be a JSON object.")
-    model = _required(body, "model", str)
+    return body
+
+
+def read_order(wire: Wire, raw: bytes, script: Script, *, model: str | None = None) -> Order:
+    """Read a request body; ``model`` stands in for the body's own.
+
+    Raises OrderError, for which a provider answers 400."""
+    body = json_object(raw)
+    model = model or required(body, "model", str)
     counted, inputs = _input_tokens(wire, body, model)
     cap = _output_cap(wire, body)
     wanted = 0 if wire == "embeddings" else script.output
@@ -109,6 +119,6 @@ def read_order(wire: Wire, raw: bytes, script: Script) -> Order:
         input_tokens=counted if script.input is None else script.input,
         output_tokens=wanted if cap is None else min(wanted, cap),
         capped=cap is not None and cap < wanted,
-        choices=(_positive(body, "n") or 1) if wire in ("chat", "completions") else 1,
+        choices=(positive(body, "n") or 1) if wire in ("chat", "completions") else 1,
         inputs=inputs,
     )
