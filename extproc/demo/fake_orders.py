@@ -1,9 +1,10 @@
 """What a client asked of the fake provider: the four request formats read into one value."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from extproc.demo.fake_shapes import Shape, anthropic_shape, openai_shape
 from extproc.demo.fake_tokens import (
     anthropic_input_tokens,
     chat_input_tokens,
@@ -32,7 +33,9 @@ class OrderError(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """One accepted request. ``output_tokens`` is per choice, the client's own cap applied;
-    ``capped`` says that the cap cut it. ``inputs`` is the number of texts to embed."""
+    ``capped`` says that the cap cut it. ``reasoning`` of the output is thought, not said, and is
+    shown where the client ``shows_thinking``. ``inputs`` is the number of texts to embed,
+    ``as_base64`` how it wants the vectors."""
 
     wire: Wire
     model: str
@@ -42,7 +45,11 @@ class Order:
     output_tokens: int
     capped: bool
     choices: int = 1
+    reasoning: int = 0
+    shows_thinking: bool = False
+    shape: Shape = field(default_factory=Shape)
     inputs: int = 1
+    as_base64: bool = False
 
 
 def required(body: dict[str, Any], field: str, kind: type) -> Any:
@@ -90,6 +97,12 @@ def _output_cap(wire: Wire, body: dict[str, Any]) -> int | None:
     return cap
 
 
+def _shape(wire: Wire, body: dict[str, Any]) -> Shape:
+    if wire == "anthropic":
+        return anthropic_shape(body)
+    return openai_shape(body, body.get("response_format")) if wire == "chat" else Shape()
+
+
 def json_object(raw: bytes) -> dict[str, Any]:
     """A body that has to be a JSON object. Raises OrderError."""
     try:
@@ -110,6 +123,7 @@ def read_order(wire: Wire, raw: bytes, script: Script, *, model: str | None = No
     counted, inputs = _input_tokens(wire, body, model)
     cap = _output_cap(wire, body)
     wanted = 0 if wire == "embeddings" else script.output
+    output = wanted if cap is None else min(wanted, cap)
     options = body.get("stream_options")
     return Order(
         wire=wire,
@@ -117,8 +131,12 @@ def read_order(wire: Wire, raw: bytes, script: Script, *, model: str | None = No
         stream=body.get("stream") is True and wire != "embeddings",
         asks_usage=isinstance(options, dict) and options.get("include_usage") is True,
         input_tokens=counted if script.input is None else script.input,
-        output_tokens=wanted if cap is None else min(wanted, cap),
+        output_tokens=output,
         capped=cap is not None and cap < wanted,
         choices=(positive(body, "n") or 1) if wire in ("chat", "completions") else 1,
+        reasoning=min(script.reasoning, output),
+        shows_thinking=bool(body.get("thinking")),
+        shape=_shape(wire, body),
         inputs=inputs,
+        as_base64=body.get("encoding_format") == "base64",
     )

@@ -1,9 +1,10 @@
-"""Chat completions, completions, embeddings and messages, which ``fake_orders`` and
-``fake_answers`` write, as APIs like the others."""
+"""Chat completions, completions, embeddings and messages, which ``fake_orders`` reads
+and ``fake_answers`` and ``fake_anthropic`` write, as APIs like the others."""
 
 from collections.abc import Iterator
 
 from extproc.demo.fake_answers import Frame, error_body, error_frame, plain_frame, stream_frames
+from extproc.demo.fake_anthropic import message_frame, message_frames
 from extproc.demo.fake_apis.api import Api, Call, Job
 from extproc.demo.fake_orders import WIRE_OF_PATH, Order, Wire, read_order
 from extproc.demo.provider_script import Script
@@ -15,11 +16,15 @@ def _order(job: Job) -> Order:
 
 
 def _plain(job: Job, script: Script, number: int) -> Frame:
-    return plain_frame(_order(job), script, number)
+    order = _order(job)
+    write = message_frame if order.wire == "anthropic" else plain_frame
+    return write(order, script, number)
 
 
 def _stream(job: Job, script: Script, number: int) -> Iterator[Frame]:
-    return stream_frames(_order(job), script, number)
+    order = _order(job)
+    write = message_frames if order.wire == "anthropic" else stream_frames
+    return write(order, script, number)
 
 
 def wire_api(wire: Wire, pattern: str) -> Api:
