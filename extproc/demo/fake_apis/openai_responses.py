@@ -167,7 +167,8 @@ def _item_events(job: Job, number: int, index: int) -> Iterator[Frame]:
     item = _items(job, number)[-1]
     place = {"output_index": index, "item_id": item["id"]}
     calls = item["type"] == "function_call"
-    begun = {**item, "status": "in_progress"} | ({"arguments": ""} if calls else {"content": []})
+    empty: dict[str, Any] = {"arguments": ""} if calls else {"content": []}
+    begun = {**item, "status": "in_progress", **empty}
     yield sse({"type": "response.output_item.added", "output_index": index, "item": begun})
     if calls:
         kind, key, whole = "response.function_call_arguments", "arguments", item["arguments"]
@@ -175,8 +176,8 @@ def _item_events(job: Job, number: int, index: int) -> Iterator[Frame]:
         (part,) = item["content"]
         place |= {"content_index": 0}
         kind, key, whole = "response.output_text", "text", part["text"]
-        empty = {**part, "text": ""}
-        yield sse({"type": "response.content_part.added", **place, "part": empty})
+        added = {"type": "response.content_part.added", **place, "part": {**part, "text": ""}}
+        yield sse(added)
     more: dict[str, Any] = {"logprobs": []} if not calls else {}
     shape: Shape = job.details["shape"]
     thought = job.details["reasoning"]
