@@ -12,7 +12,7 @@ import signal
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import cycle
@@ -150,6 +150,7 @@ class FakeProvider:
                 api.error_body(script.status, "The provider fails, as the script says."),
                 retry_after=script.retry_after,
                 content_type=script.content_type,
+                headers=_error_headers(api, script.status),
             )
         try:
             job = api.read(_call(request, raw), script)
@@ -157,7 +158,7 @@ class FakeProvider:
             entry.status = 400
             with_param = api.order_error_body
             body = with_param(error) if with_param else api.error_body(400, str(error))
-            return _json_response(400, body)
+            return _json_response(400, body, headers=_error_headers(api, 400))
         entry.model = job.model
         entry.input_tokens = job.input_tokens
         entry.streamed = job.stream and api.stream is not None
@@ -233,14 +234,19 @@ async def _interrupt(request: web.Request, script: Script, counted: int) -> None
         raise _BrokenError
 
 
+def _error_headers(api: Api, status: int) -> Mapping[str, str]:
+    return api.error_headers(status) if api.error_headers else {}
+
+
 def _json_response(
     status: int,
     body: bytes,
     *,
     retry_after: int | None = None,
     content_type: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> web.Response:
-    headers = {"content-type": content_type or "application/json"}
+    headers = {"content-type": content_type or "application/json", **(headers or {})}
     if retry_after is not None:
         headers["retry-after"] = str(retry_after)
     return web.Response(status=status, body=body, headers=headers)

@@ -36,8 +36,8 @@ def strip_identity(options: RenderOptions) -> p.http_connection_manager.HttpFilt
 def api_key_auth(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
     """Know clients by their key and put the service id into the identity header.
 
-    ``Authorization: Bearer KEY`` is what OpenAI's clients send, ``x-api-key: KEY`` Anthropic's. The
-    key itself goes no further.
+    ``Authorization: Bearer KEY`` is what OpenAI's clients send, ``x-api-key: KEY`` Anthropic's,
+    ``x-goog-api-key: KEY`` Google's, ``api-key: KEY`` Azure's. The key itself goes no further.
     """
     auth = p.api_key_auth
     keys = options.api_keys or {}
@@ -48,6 +48,8 @@ def api_key_auth(options: RenderOptions) -> p.http_connection_manager.HttpFilter
             key_sources=[
                 auth.KeySource(header="authorization"),
                 auth.KeySource(header="x-api-key"),
+                auth.KeySource(header="x-goog-api-key"),
+                auth.KeySource(header="api-key"),
             ],
             forwarding=auth.Forwarding(header=options.identity_header, hide_credentials=True),
         ),

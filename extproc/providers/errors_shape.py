@@ -26,6 +26,14 @@ def error_shape_of(shape_or_path: str) -> ErrorShape:
     return openai_error
 
 
+def error_headers(shape_or_path: str, *, status: int) -> dict[str, str]:
+    """The headers that name an error in the API at a path; empty where its body says all."""
+    route = route_named(shape_or_path) or route_at(shape_or_path)
+    if route is None or route.error_headers is None:
+        return {}
+    return route.error_headers(status)
+
+
 def error_body(
     shape_or_path: str,
     *,

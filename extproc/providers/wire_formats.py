@@ -119,7 +119,8 @@ class Route:
 
     ``ends`` are last segments in lower case; ``:verb`` stands for any segment that ends so
     (``models/NAME:generateContent``), ``*`` for every path. ``provider`` is the value of the scope
-    of that name until a header or route says otherwise.
+    of that name until a header or route says otherwise. ``error_headers``: what a refusal of ours
+    carries beside its body, by its status.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Route:
     ends: tuple[str, ...]
     matches: Callable[[Target], bool] = always
     error_shape: ErrorShape = openai_error
+    error_headers: Callable[[int], dict[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

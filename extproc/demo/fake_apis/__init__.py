@@ -2,6 +2,10 @@
 
 from extproc.demo.fake_apis import (
     anthropic_free,
+    bedrock,
+    cohere,
+    gemini,
+    ollama,
     openai_audio,
     openai_images,
     openai_responses,
@@ -17,4 +21,8 @@ APIS: tuple[Api, ...] = (
     *openai_images.APIS,
     *openai_audio.APIS,
     *openai_small.APIS,
+    *gemini.APIS,
+    *bedrock.APIS,
+    *cohere.APIS,
+    *ollama.APIS,
 )

@@ -50,6 +50,7 @@ class Api:
     API's own shape. ``plain`` and ``stream`` take the running number of the answer, for its id.
     ``error_frame``: an error in the middle of a stream.
     ``order_error_body``: the body of such a 400, where it says more than ``error_body`` can.
+    ``error_headers``: by status, what an error carries beside its body.
     """
 
     name: str
@@ -60,5 +61,6 @@ class Api:
     error_body: Callable[[int, str], bytes]
     error_frame: Callable[[], Frame] | None = None
     order_error_body: Callable[[OrderError], bytes] | None = None
+    error_headers: Callable[[int], Mapping[str, str]] | None = None
     plain_type: str = "application/json"
     stream_type: str = "text/event-stream"

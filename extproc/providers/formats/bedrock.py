@@ -27,14 +27,20 @@ _EXCEPTIONS = {
 }
 
 
+def _exception(status: int) -> str:
+    by_class = "InternalServerException" if status >= 500 else "ValidationException"
+    return _EXCEPTIONS.get(status, by_class)
+
+
 def bedrock_error(refusal: Refusal) -> dict[str, object]:
-    """Smithy's restJson1: AWS names the exception in the header ``x-amzn-errortype``, and its SDKs
-    also take it from ``__type`` in the body (measured with botocore 1.44)."""
-    by_class = "InternalServerException" if refusal.status >= 500 else "ValidationException"
-    return {
-        "__type": _EXCEPTIONS.get(refusal.status, by_class),
-        "message": refusal.message,
-    }
+    """Smithy's restJson1. The exception's name stands here as well as in its header: a client may
+    look at either ("Operation error serialization")."""
+    return {"__type": _exception(refusal.status), "message": refusal.message}
+
+
+def bedrock_error_headers(status: int) -> dict[str, str]:
+    """Where AWS itself names the exception, and its SDKs look first."""
+    return {"x-amzn-errortype": _exception(status)}
 
 
 def _has_model(target: Target) -> bool:
@@ -55,6 +61,7 @@ BEDROCK_CONVERSE = WireFormat(
     ends=("converse",),
     matches=_has_model,
     error_shape=bedrock_error,
+    error_headers=bedrock_error_headers,
     read=read_converse,
     answer=ConverseAnswer,
     framings=(AWS_EVENTSTREAM,),
@@ -66,6 +73,7 @@ BEDROCK_CONVERSE_STREAM = WireFormat(
     ends=("converse-stream",),
     matches=_has_model,
     error_shape=bedrock_error,
+    error_headers=bedrock_error_headers,
     read=read_converse,
     answer=ConverseAnswer,
     framings=(AWS_EVENTSTREAM,),
@@ -78,6 +86,7 @@ BEDROCK_EMBEDDINGS = WireFormat(
     ends=("invoke",),
     matches=_has_input_only_model,
     error_shape=bedrock_error,
+    error_headers=bedrock_error_headers,
     read=read_input_only,
     answer=InvokeAnswer,
     factor_percent=FACTOR_PERCENT,
@@ -89,6 +98,7 @@ BEDROCK_INVOKE = WireFormat(
     ends=("invoke",),
     matches=_has_model,
     error_shape=bedrock_error,
+    error_headers=bedrock_error_headers,
     read=read_invoke,
     answer=InvokeAnswer,
     framings=(AWS_EVENTSTREAM,),
@@ -100,6 +110,7 @@ BEDROCK_INVOKE_STREAM = WireFormat(
     ends=("invoke-with-response-stream",),
     matches=_has_model,
     error_shape=bedrock_error,
+    error_headers=bedrock_error_headers,
     read=read_invoke,
     answer=InvokeAnswer,
     framings=(AWS_EVENTSTREAM,),
@@ -112,6 +123,7 @@ BEDROCK_COUNT_TOKENS = KnownPath(
     ends=("count-tokens",),
     matches=_has_model,
     error_shape=bedrock_error,
+    error_headers=bedrock_error_headers,
     is_free=True,
 )
 # Speech over HTTP/2 in both directions at once: its request has no end to be read before.
@@ -121,6 +133,7 @@ BEDROCK_BIDIRECTIONAL = KnownPath(
     ends=("invoke-with-bidirectional-stream",),
     matches=_has_model,
     error_shape=bedrock_error,
+    error_headers=bedrock_error_headers,
     is_free=False,
 )
 # The answer goes to S3 and never passes here.
@@ -130,6 +143,7 @@ BEDROCK_ASYNC_INVOKE = KnownPath(
     ends=("async-invoke",),
     matches=_is_async_invoke,
     error_shape=bedrock_error,
+    error_headers=bedrock_error_headers,
     is_free=False,
 )
 BEDROCK = (
