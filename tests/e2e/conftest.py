@@ -12,7 +12,7 @@ from extproc.demo.stack import Stack
 from tests.support import mariadb
 from tests.support.client import StackClient
 
-_SERVICES = tuple(f"e2e-{number}" for number in range(60))
+_SERVICES = tuple(f"e2e-{number}" for number in range(200))
 _free = itertools.count()
 
 

@@ -12,9 +12,15 @@ from extproc.demo.fake_answers import Frame
 from extproc.demo.fake_apis import bedrock_models as models
 from extproc.demo.fake_apis.api import Api, Call, Job
 from extproc.demo.fake_apis.event_messages import event, exception
-from extproc.demo.fake_apis.reading import cap_of, capped, json_object, packed, required
+from extproc.demo.fake_apis.reading import (
+    cap_of,
+    capped,
+    json_object,
+    packed,
+    required,
+    thoughts_and_text,
+)
 from extproc.demo.fake_orders import OrderError
-from extproc.demo.fake_tokens import words
 from extproc.demo.provider_script import Script
 
 _EVENT_STREAM = "application/vnd.amazon.eventstream"
@@ -57,9 +63,12 @@ def _metadata(job: Job, script: Script) -> dict[str, Any]:
 
 
 def _converse_plain(job: Job, script: Script, _number: int) -> Frame:
-    text = "".join(words(job.output_tokens))
+    thoughts, said = ("".join(part) for part in thoughts_and_text(job, script))
+    content: list[dict[str, Any]] = [{"text": said}]
+    if thoughts:
+        content.insert(0, {"reasoningContent": {"reasoningText": {"text": thoughts}}})
     body = {
-        "output": {"message": {"role": "assistant", "content": [{"text": text}]}},
+        "output": {"message": {"role": "assistant", "content": content}},
         "stopReason": models.stop_reason(job),
         **_metadata(job, script),
     }
@@ -73,10 +82,17 @@ def _converse_event(name: str, *, tokens: int = 0, **fields: Any) -> Frame:
 
 def _converse_stream(job: Job, script: Script, _number: int) -> Iterator[Frame]:
     yield _converse_event("messageStart", role="assistant")
-    for word in words(job.output_tokens):
-        delta = {"text": word}
-        yield _converse_event("contentBlockDelta", tokens=1, contentBlockIndex=0, delta=delta)
-    yield _converse_event("contentBlockStop", contentBlockIndex=0)
+    thoughts, said = thoughts_and_text(job, script)
+    blocks: list[list[dict[str, Any]]] = [
+        [{"reasoningContent": {"text": word}} for word in thoughts],
+        [{"text": word} for word in said],
+    ]
+    for index, deltas in enumerate(block for block in blocks if block):
+        for delta in deltas:
+            yield _converse_event(
+                "contentBlockDelta", tokens=1, contentBlockIndex=index, delta=delta
+            )
+        yield _converse_event("contentBlockStop", contentBlockIndex=index)
     yield _converse_event("messageStop", stopReason=models.stop_reason(job))
     yield _converse_event("metadata", **_metadata(job, script))
 

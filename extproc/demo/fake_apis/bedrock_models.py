@@ -44,22 +44,24 @@ def stop_reason(job: Job) -> str:
     return "max_tokens" if job.capped else "end_turn"
 
 
-def _cached(job: Job, script: Script) -> int:
-    return min(script.cached, job.input_tokens)
+def _of_cache(job: Job, script: Script) -> tuple[int, int]:
+    """What is read from a cache and what is written to one, both parts of the input."""
+    read = min(script.cached, job.input_tokens)
+    return read, min(script.written, job.input_tokens - read)
 
 
 def aws_usage(job: Job, script: Script, output: int, *, end: str = "") -> Body:
-    """``TokenUsage``: what was read from the cache stands beside the input. ``end``: Nova's own
-    words for the cache end so."""
+    """``TokenUsage``: what the cache has stands beside the input. ``end``: Nova's own words for
+    the cache end so."""
     if script.usage == "zero":
         return {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
-    cached = _cached(job, script)
+    read, written = _of_cache(job, script)
     return {
-        "inputTokens": job.input_tokens - cached,
+        "inputTokens": job.input_tokens - read - written,
         "outputTokens": output,
         "totalTokens": job.input_tokens + output,
-        f"cacheReadInputToken{end or 's'}": cached,
-        f"cacheWriteInputToken{end or 's'}": 0,
+        f"cacheReadInputToken{end or 's'}": read,
+        f"cacheWriteInputToken{end or 's'}": written,
     }
 
 
@@ -67,13 +69,14 @@ def invocation_metrics(job: Job, script: Script) -> Body:
     """What AWS adds to the last event of a stream."""
     if script.usage == "zero":
         return {"inputTokenCount": 0, "outputTokenCount": 0, "invocationLatency": 7}
-    cached = _cached(job, script)
+    read, written = _of_cache(job, script)
+    cache = {"cacheReadInputTokenCount": read, "cacheWriteInputTokenCount": written}
     return {
-        "inputTokenCount": job.input_tokens - cached,
+        "inputTokenCount": job.input_tokens - read - written,
         "outputTokenCount": job.output_tokens,
         "invocationLatency": 7,
         "firstByteLatency": 3,
-        **({"cacheReadInputTokenCount": cached} if cached else {}),
+        **(cache if read or written else {}),
     }
 
 
@@ -95,11 +98,11 @@ def _read_anthropic(body: Body) -> tuple[int, int | None]:
 def _anthropic_usage(job: Job, script: Script, output: int) -> Body:
     if script.usage == "zero":
         return {"input_tokens": 0, "output_tokens": 0}
-    cached = _cached(job, script)
+    read, written = _of_cache(job, script)
     return {
-        "input_tokens": job.input_tokens - cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
+        "input_tokens": job.input_tokens - read - written,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": read,
         "output_tokens": output,
     }
 

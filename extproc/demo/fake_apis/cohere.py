@@ -17,6 +17,7 @@ from extproc.demo.fake_apis.reading import (
     required,
     scaled_tokens,
     text_tokens,
+    thoughts_and_text,
 )
 from extproc.demo.fake_tokens import words
 from extproc.demo.provider_script import Script
@@ -74,7 +75,11 @@ def _finish(job: Job) -> str:
 
 
 def _chat_plain(job: Job, script: Script, number: int) -> Frame:
-    message = {"role": "assistant", "content": [{"type": "text", "text": _text(job)}]}
+    thoughts, said = ("".join(part) for part in thoughts_and_text(job, script))
+    content = [{"type": "text", "text": said}]
+    if thoughts:
+        content.insert(0, {"type": "thinking", "thinking": thoughts})
+    message = {"role": "assistant", "content": content}
     body: dict[str, Any] = {
         "id": f"cohere-fake{number:08d}",
         "finish_reason": _finish(job),
@@ -93,12 +98,15 @@ def _event(kind: str, *, tokens: int = 0, has_usage: bool = False, **fields: Any
 def _chat_stream(job: Job, script: Script, number: int) -> Iterator[Frame]:
     start = {"message": {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": []}}
     yield _event("message-start", id=f"cohere-fake{number:08d}", delta=start)
-    block = {"message": {"content": {"type": "text", "text": ""}}}
-    yield _event("content-start", index=0, delta=block)
-    for word in words(job.output_tokens):
-        delta = {"message": {"content": {"text": word}}}
-        yield _event("content-delta", tokens=1, index=0, delta=delta)
-    yield _event("content-end", index=0)
+    thoughts, said = ([*part] for part in thoughts_and_text(job, script))
+    blocks = [("thinking", thoughts), ("text", said)]
+    for index, (kind, parts) in enumerate(block for block in blocks if block[1]):
+        block = {"message": {"content": {"type": kind, kind: ""}}}
+        yield _event("content-start", index=index, delta=block)
+        for word in parts:
+            delta = {"message": {"content": {kind: word}}}
+            yield _event("content-delta", tokens=1, index=index, delta=delta)
+        yield _event("content-end", index=index)
     end: dict[str, Any] = {"finish_reason": _finish(job)}
     if _reports(script):
         end["usage"] = _units(job, script)

@@ -1,7 +1,7 @@
 """Google's generateContent, plain and streamed, embeddings and countTokens, also under Vertex AI.
 
-Shapes follow Google's API reference (GenerateContentResponse). Thoughts are as many as the
-request's ``thinkingBudget``, inside ``maxOutputTokens``; a search adds some prompt.
+Shapes follow Google's API reference (GenerateContentResponse). A search adds
+some prompt, which is counted apart.
 """
 
 from collections.abc import Iterator
@@ -40,10 +40,11 @@ def _read(call: Call, script: Script) -> Job:
     if not all(isinstance(content, dict) and content.get("parts") for content in contents):
         raise OrderError("contents: each needs parts.", param="contents")
     config = body.get("generationConfig") or {}
-    cap = cap_of(config, "maxOutputTokens")
+    output, was_capped = capped(script.output, cap_of(config, "maxOutputTokens"))
+    thoughts = min(script.reasoning, output)
     thinking = config.get("thinkingConfig") or {}
-    thoughts, _ = capped(cap_of(thinking, "thinkingBudget") or 0, cap)
-    output, was_capped = capped(script.output, None if cap is None else cap - thoughts)
+    # Google takes both spellings, and its own client uses both.
+    shown = thinking.get("includeThoughts") or thinking.get("include_thoughts")
     prompt = scaled_tokens([contents, body.get("systemInstruction")], percent=_PERCENT, more=_MORE)
     tool = sum(_TOOL_PROMPT_TOKENS for each in body.get("tools") or [] if "googleSearch" in each)
     is_stream = call.path.endswith("streamGenerateContent")
@@ -51,13 +52,13 @@ def _read(call: Call, script: Script) -> Job:
         model=call.match["model"],
         stream=is_stream,
         input_tokens=prompt + tool if script.input is None else script.input,
-        output_tokens=output,
+        output_tokens=output - thoughts,
         capped=was_capped,
         choices=cap_of(config, "candidateCount") or 1,
         content_type="application/json" if is_stream and call.query.get("alt") != "sse" else None,
         details={
             "thoughts": thoughts,
-            "shows_thoughts": thinking.get("includeThoughts") is True,
+            "shows_thoughts": shown is True,
             "tool": tool if script.input is None else min(tool, script.input),
         },
     )

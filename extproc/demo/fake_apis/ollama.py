@@ -12,8 +12,8 @@ from extproc.demo.fake_apis.reading import (
     packed,
     required,
     scaled_tokens,
+    thoughts_and_text,
 )
-from extproc.demo.fake_tokens import words
 from extproc.demo.provider_script import Script
 
 _PERCENT, _MORE = 107, 9
@@ -38,10 +38,11 @@ def _read(call: Call, script: Script) -> Job:
     )
 
 
-def _piece(job: Job, text: str, **fields: Any) -> dict[str, Any]:
-    said: dict[str, Any] = {"response": text}
+def _piece(job: Job, text: str, thoughts: str = "", **fields: Any) -> dict[str, Any]:
+    thought = {"thinking": thoughts} if thoughts else {}
+    said: dict[str, Any] = {"response": text, **thought}
     if job.details["is_chat"]:
-        said = {"message": {"role": "assistant", "content": text}}
+        said = {"message": {"role": "assistant", "content": text, **thought}}
     return {"model": job.model, "created_at": _CREATED, **said, **fields}
 
 
@@ -60,12 +61,16 @@ def _end(job: Job, script: Script) -> dict[str, Any]:
 
 def _plain(job: Job, script: Script, _number: int) -> Frame:
     end = _end(job, script)
-    body = _piece(job, "".join(words(job.output_tokens)), **end)
+    thoughts, said = ("".join(part) for part in thoughts_and_text(job, script))
+    body = _piece(job, said, thoughts, **end)
     return Frame(packed(body), job.output_tokens, "prompt_eval_count" in end)
 
 
 def _stream(job: Job, script: Script, _number: int) -> Iterator[Frame]:
-    for word in words(job.output_tokens):
+    thoughts, said = thoughts_and_text(job, script)
+    for word in thoughts:
+        yield Frame(packed(_piece(job, "", word, done=False)) + b"\n", 1)
+    for word in said:
         yield Frame(packed(_piece(job, word, done=False)) + b"\n", 1)
     end = _end(job, script)
     yield Frame(packed(_piece(job, "", **end)) + b"\n", 0, "prompt_eval_count" in end)

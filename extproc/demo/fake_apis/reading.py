@@ -9,8 +9,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from extproc.demo.fake_apis.api import Job
 from extproc.demo.fake_orders import OrderError
-from extproc.demo.fake_tokens import prompt_tokens
+from extproc.demo.fake_tokens import count, words
+from extproc.demo.provider_script import Script
 
 _ENCODING = "o200k_base"
 
@@ -54,9 +56,15 @@ def capped(wanted: int, cap: int | None) -> tuple[int, bool]:
     return (wanted, False) if cap is None or cap >= wanted else (cap, True)
 
 
+def thoughts_and_text(job: Job, script: Script) -> tuple[Iterator[str], Iterator[str]]:
+    """The words of the output that are thought, and those that are said."""
+    thoughts = min(script.reasoning, job.output_tokens)
+    return words(thoughts, start=1), words(job.output_tokens - thoughts)
+
+
 def text_tokens(text: str) -> int:
     """Tokens of one text alone."""
-    return prompt_tokens(text, _ENCODING)
+    return count(text, _ENCODING)
 
 
 def scaled_tokens(value: object, *, percent: int, more: int = 0) -> int:
