@@ -50,6 +50,13 @@ class Usage:
             **{name: other if other or mine is None else mine for name, mine, other in both}
         )
 
+    def beside(self, other: "Usage") -> "Usage":
+        """This usage and another that is reported beside it, not inside it: the only sum there is.
+
+        What neither has stays unreported."""
+        both = zip(_NAMES, _values(self), _values(other), strict=True)
+        return Usage(**{name: (mine or 0) + more if more else mine for name, mine, more in both})
+
 
 _NAMES = tuple(field.name for field in fields(Usage))
 _values: Callable[[Usage], tuple[int | None, ...]] = attrgetter(*_NAMES)

@@ -26,6 +26,27 @@ def _usage(order: Order, script: Script, output_tokens: int) -> dict[str, Any]:
     }
 
 
+def _iterations(order: Order, output_tokens: int) -> dict[str, Any]:
+    """Per sampling; nothing where there was only one."""
+    samplings = (*order.others, ("message", order.input_tokens, output_tokens))
+    entries = [
+        {
+            "type": kind,
+            "input_tokens": given,
+            "cache_read_input_tokens": 0,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": produced,
+        }
+        for kind, given, produced in samplings
+    ]
+    return {"iterations": entries} if order.others else {}
+
+
+def _summary(order: Order) -> dict[str, Any] | None:
+    compacts = any(kind == "compaction" for kind, _, _ in order.others)
+    return {"type": "compaction", "content": "All that was said."} if compacts else None
+
+
 def _stop_reason(order: Order) -> str:
     if order.capped:
         return "max_tokens"
@@ -55,7 +76,8 @@ def _tool_use(order: Order, arguments: Any) -> dict[str, Any]:
 
 def message_frame(order: Order, script: Script, number: int) -> Frame:
     """The whole body of an answer that is not streamed."""
-    content: list[dict[str, Any]] = []
+    summary = _summary(order)
+    content: list[dict[str, Any]] = [summary] if summary else []
     if order.reasoning and order.shows_thinking:
         thoughts = "".join(words(order.reasoning, start=1))
         content.append({"type": "thinking", "thinking": thoughts, "signature": _SIGNATURE})
@@ -64,7 +86,7 @@ def message_frame(order: Order, script: Script, number: int) -> Frame:
     else:
         content.append({"type": "text", "text": said(order)})
     body = {**_message(order, number), "content": content, "stop_reason": _stop_reason(order)}
-    usage = _usage(order, script, order.output_tokens)
+    usage = _usage(order, script, order.output_tokens) | _iterations(order, order.output_tokens)
     if order.reasoning:
         usage["output_tokens_details"] = {"thinking_tokens": order.reasoning}
     if script.usage == "null":
@@ -72,7 +94,11 @@ def message_frame(order: Order, script: Script, number: int) -> Frame:
     elif script.usage != "none":
         body["usage"] = usage
     sent = script.usage not in ("null", "none")
-    return Frame(as_json(body), order.output_tokens, sent)
+    return Frame(as_json(body), order.output_tokens + _by_others(order), sent)
+
+
+def _by_others(order: Order) -> int:
+    return sum(produced for _, _, produced in order.others)
 
 
 def _event(name: str, *, has_usage: bool = False, tokens: int = 0, **fields: Any) -> Frame:
@@ -84,13 +110,20 @@ def _delta(index: int, delta: dict[str, str], *, tokens: int = 0) -> Frame:
     return _event("content_block_delta", tokens=tokens, index=index, delta=delta)
 
 
-def _thinking(order: Order) -> Iterator[Frame]:
-    block = {"type": "thinking", "thinking": "", "signature": ""}
-    yield _event("content_block_start", index=0, content_block=block)
-    for word in words(order.reasoning, start=1):
-        yield _delta(0, {"type": "thinking_delta", "thinking": word}, tokens=1)
-    yield _delta(0, {"type": "signature_delta", "signature": _SIGNATURE})
+def _compaction(block: dict[str, Any]) -> Iterator[Frame]:
+    empty = {"type": "compaction", "content": None}
+    yield _event("content_block_start", index=0, content_block=empty)
+    yield _delta(0, {"type": "compaction_delta", "content": block["content"]})
     yield _event("content_block_stop", index=0)
+
+
+def _thinking(order: Order, index: int) -> Iterator[Frame]:
+    block = {"type": "thinking", "thinking": "", "signature": ""}
+    yield _event("content_block_start", index=index, content_block=block)
+    for word in words(order.reasoning, start=1):
+        yield _delta(index, {"type": "thinking_delta", "thinking": word}, tokens=1)
+    yield _delta(index, {"type": "signature_delta", "signature": _SIGNATURE})
+    yield _event("content_block_stop", index=index)
 
 
 def _answer(order: Order, index: int, hidden: int) -> Iterator[Frame]:
@@ -118,14 +151,21 @@ def message_frames(order: Order, script: Script, number: int) -> Iterator[Frame]
         message["usage"] = _usage(order, script, 1)
     elif script.usage == "null":
         message["usage"] = None
-    yield _event("message_start", has_usage=reports, message=message)
+    yield _event("message_start", has_usage=reports, message=message, tokens=_by_others(order))
+    summary = _summary(order)
+    index = 0
+    if summary:
+        yield from _compaction(summary)
+        index += 1
     shown = bool(order.reasoning and order.shows_thinking)
     if shown:
-        yield from _thinking(order)
-    yield from _answer(order, int(shown), 0 if shown else order.reasoning)
+        yield from _thinking(order, index)
+        index += 1
+    yield from _answer(order, index, 0 if shown else order.reasoning)
     ending: dict[str, Any] = {"delta": {"stop_reason": _stop_reason(order), "stop_sequence": None}}
     if reports:
         ending["usage"] = {"output_tokens": 0 if script.usage == "zero" else order.output_tokens}
+        ending["usage"] |= _iterations(order, order.output_tokens)
         if order.reasoning:
             ending["usage"]["output_tokens_details"] = {"thinking_tokens": order.reasoning}
     elif script.usage == "null":

@@ -48,6 +48,7 @@ class Order:
     reasoning: int = 0
     shows_thinking: bool = False
     shape: Shape = field(default_factory=Shape)
+    others: tuple[tuple[str, int, int], ...] = ()
     inputs: int = 1
     as_base64: bool = False
 
@@ -103,6 +104,14 @@ def _shape(wire: Wire, body: dict[str, Any]) -> Shape:
     return openai_shape(body, body.get("response_format")) if wire == "chat" else Shape()
 
 
+def _others(body: dict[str, Any]) -> tuple[tuple[str, int, int], ...]:
+    edits = (body.get("context_management") or {}).get("edits") or ()
+    compacts = any(str(edit.get("type")).startswith("compact") for edit in edits)
+    advises = any(str(tool.get("type")).startswith("advisor") for tool in body.get("tools") or ())
+    found = (("compaction", 1800, 35),) if compacts else ()
+    return (*found, ("advisor_message", 700, 80)) if advises else found
+
+
 def json_object(raw: bytes) -> dict[str, Any]:
     """A body that has to be a JSON object. Raises OrderError."""
     try:
@@ -137,6 +146,7 @@ def read_order(wire: Wire, raw: bytes, script: Script, *, model: str | None = No
         reasoning=min(script.reasoning, output),
         shows_thinking=bool(body.get("thinking")),
         shape=_shape(wire, body),
+        others=_others(body) if wire == "anthropic" else (),
         inputs=inputs,
         as_base64=body.get("encoding_format") == "base64",
     )

@@ -13,7 +13,7 @@ from extproc.providers.bedrock_counting import (
     VIDEO_TOKENS_PER_SECOND,
 )
 from extproc.providers.counting import ANTHROPIC_IMAGE, DOCUMENT
-from extproc.providers.errors_shape import error_body
+from extproc.providers.errors_shape import error_body, error_headers
 from extproc.providers.registry import provider_of, read_request, route_at, wire_format_of
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.tokens import count_tokens
@@ -340,6 +340,8 @@ def test_errors_are_aws_exceptions(status: int, word: str) -> None:
     for path in (f"/model/{CLAUDE}/converse", f"/model/{CLAUDE}/count-tokens", "bedrock_invoke"):
         raw = error_body(path, status=status, code="x", message="slow down", param="n")
         assert json.loads(raw) == {"__type": word, "message": "slow down"}
+        assert error_headers(path, status=status) == {"x-amzn-errortype": word}
+    assert error_headers("/v1/chat/completions", status=status) == {}
 
 
 def test_every_route_of_bedrock_answers_in_its_shape() -> None:

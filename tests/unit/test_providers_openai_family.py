@@ -226,6 +226,44 @@ def test_usage_of_images_is_read_behind_the_picture() -> None:
     assert answer("openai_images", {"data": [{"url": "https://x"}]}).unread
 
 
+def test_pictures_of_a_tool_are_charged_beside_the_models_own_usage() -> None:
+    drawn = {"input_tokens": 50, "output_tokens": 272, "total_tokens": 322}
+    searched = [{"type": kind} for kind in ("web_search_call", "web_search_call", "message")]
+    response = {
+        "status": "completed",
+        "output": [{"type": "image_generation_call"}, *searched],
+        "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
+        "tool_usage": {"image_gen": drawn, "web_search": {"num_requests": 1}},
+    }
+    whole = Usage(input_tokens=59, output_tokens=276, image_output_tokens=272, server_tool_calls=1)
+    assert answer("openai_responses", response).usage == whole
+    first = {"type": "response.in_progress", "response": {**response, "status": "in_progress"}}
+    last = {"type": "response.completed", "response": response}
+    assert answer("openai_responses", events(first, last)).usage == whole
+    none = {"image_gen": {"input_tokens": 0, "output_tokens": 0}, "web_search": {"num_requests": 0}}
+    assert answer("openai_responses", {**response, "tool_usage": none}).usage == Usage(
+        input_tokens=9, output_tokens=4
+    )
+    assert not answer("openai_responses", {**response, "usage": None}).usage.is_known
+
+
+def test_the_model_that_writes_a_picture_as_svg_is_charged_beside_it() -> None:
+    body = {
+        "data": [{"b64_json": "x"}],
+        "usage": {"input_tokens": 9, "output_tokens": 272, "total_tokens": 281},
+        "svg_usage": {
+            "model": "m",
+            "input_tokens": 90,
+            "output_tokens": 400,
+            "reasoning_tokens": 100,
+            "total_tokens": 490,
+        },
+    }
+    assert answer("openai_images", body).usage == Usage(
+        input_tokens=99, output_tokens=672, image_output_tokens=272, reasoning_tokens=100
+    )
+
+
 def test_speech_is_reserved_by_its_text_and_its_sound_is_not_read() -> None:
     text = "one two three four"
     facts = read(SPEECH, {"model": "gpt-4o-mini-tts", "input": text, "voice": "alloy"})

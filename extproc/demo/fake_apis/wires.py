@@ -35,7 +35,7 @@ def wire_api(wire: Wire, pattern: str) -> Api:
         return Job(
             model=order.model,
             stream=order.stream,
-            input_tokens=order.input_tokens,
+            input_tokens=order.input_tokens + sum(given for _, given, _ in order.others),
             output_tokens=order.output_tokens,
             capped=order.capped,
             choices=order.choices,

@@ -30,7 +30,11 @@ from extproc.providers.formats.openai_embeddings import OPENAI_EMBEDDINGS
 from extproc.providers.formats.openai_images import OPENAI_IMAGES
 from extproc.providers.formats.openai_moderations import OPENAI_MODERATIONS
 from extproc.providers.formats.openai_responses import OPENAI_RESPONSES
-from extproc.providers.formats.openai_unmetered import OPENAI_BATCHES, OPENAI_REALTIME
+from extproc.providers.formats.openai_unmetered import (
+    OPENAI_BATCHES,
+    OPENAI_INPUT_TOKENS,
+    OPENAI_REALTIME,
+)
 from extproc.providers.formats.rerank import RERANK
 from extproc.providers.formats.vertex import (
     VERTEX_ANTHROPIC,
@@ -80,6 +84,7 @@ BUILT_IN: tuple[Route, ...] = (
     OPENAI_MODERATIONS,
     OPENAI_REALTIME,
     OPENAI_BATCHES,
+    OPENAI_INPUT_TOKENS,
     ANTHROPIC_MESSAGES,
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_BATCHES,

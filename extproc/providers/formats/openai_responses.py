@@ -20,9 +20,9 @@ from extproc.providers.fields import (
     positive_int,
     wrong,
 )
-from extproc.providers.json_answer import child, children
+from extproc.providers.json_answer import child, children, token_number
 from extproc.providers.media_rules import image_rule
-from extproc.providers.openai_usage import ReportedAnswer
+from extproc.providers.openai_usage import ReportedAnswer, pictures_of
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.sse import SseEvent
@@ -162,9 +162,20 @@ class ResponsesAnswer(ReportedAnswer):
         report = child(response, "usage")
         if report is not None:
             self._take_usage(report)
-        calls = [item for item in children(response, "output") if _is_server_tool(item)]
-        if calls:
-            self._usage = self._usage.merged(Usage(server_tool_calls=len(calls)))
+        self._take_tools(response, child(response, "tool_usage") or {})
+
+    def _take_tools(self, response: JsonObject, tools: JsonObject) -> None:
+        """``tool_usage`` stands beside the model's own usage, and may be missing."""
+        drawn = child(tools, "image_gen")
+        if drawn is not None:
+            self._others = pictures_of(drawn)
+        calls = [item["type"] for item in children(response, "output") if _is_server_tool(item)]
+        # Of the items some are only pages that were opened; this number is what is billed.
+        searches = token_number((child(tools, "web_search") or {}).get("num_requests"))
+        if searches is not None:
+            calls = [kind for kind in calls if kind != "web_search_call"]
+        if count := len(calls) + (searches or 0):
+            self._usage = self._usage.merged(Usage(server_tool_calls=count))
 
     def _take_output(self, response: JsonObject) -> None:
         for at, item in enumerate(children(response, "output")):
