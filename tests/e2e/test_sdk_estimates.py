@@ -9,7 +9,7 @@ import anthropic
 import openai
 
 from tests.support.client import StackClient
-from tests.support.sdk_calls import COUNTED, GUESSED, ended
+from tests.support.sdk_calls import COUNTED, GUESSED, ended, text
 
 
 def fake(label: str, script: str = "output=7") -> dict[str, str]:
@@ -73,6 +73,19 @@ def test_sound_keeps_its_reserve(module_client: StackClient) -> None:
     ) as stream:
         assert sum(line.startswith("data") for line in stream.iter_lines()) == 8
     assert_keeps_its_reserve(module_client, "sound-events")
+
+
+def test_a_transcript_in_plain_text_is_counted(module_client: StackClient) -> None:
+    """Its last line end with it."""
+    answer: Any = module_client.openai.audio.transcriptions.create(
+        model="gpt-4o-transcribe",
+        file=("a.mp3", bytes(8000)),
+        response_format="text",
+        extra_headers=fake("transcript", "output=40"),
+    )
+    assert answer == text(40) + "\n"
+    _, record = ended(module_client, "estimates-transcript")
+    assert (record["rank"], record["charged"]) == (COUNTED, str(20 + 41))
 
 
 def test_responses_in_the_background_keep_their_reserve(module_client: StackClient) -> None:

@@ -109,8 +109,8 @@ TOOLS: Any = [
 def _called(answer: ChatCompletion) -> None:
     choice = answer.choices[0]
     assert choice.finish_reason == "tool_calls"
-    (call,) = choice.message.tool_calls or [None]
-    assert call is not None
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
     assert call.type == "function"
     assert call.function.name == "weather"
     assert call.function.arguments == f'{{"city": "{text(7)}"}}'
@@ -140,8 +140,8 @@ def chat_stream_with_a_tool(client: openai.OpenAI, headers: dict[str, str]) -> N
     ) as stream:
         final = stream.get_final_completion()
     _called(final)
-    (call,) = final.choices[0].message.tool_calls or [None]
-    assert call is not None
+    assert final.choices[0].message.tool_calls is not None
+    (call,) = final.choices[0].message.tool_calls
     assert call.function.parsed_arguments == {"city": text(7)}
 
 

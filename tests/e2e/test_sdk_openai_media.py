@@ -128,14 +128,6 @@ def transcription_stream(client: openai.OpenAI, headers: dict[str, str]) -> None
 
 
 @CALLS.add("openai_transcription", knowledge=COUNTED)
-def transcription_as_text(client: openai.OpenAI, headers: dict[str, str]) -> None:
-    answer: Any = client.audio.transcriptions.create(
-        model="gpt-4o-transcribe", file=SOUND, response_format="text", extra_headers=headers
-    )
-    assert answer == text(7) + "\n"
-
-
-@CALLS.add("openai_transcription", knowledge=COUNTED)
 def transcription_by_the_second(client: openai.OpenAI, headers: dict[str, str]) -> None:
     """whisper-1 reports seconds, which are no tokens."""
     answer: Any = client.audio.transcriptions.create(
@@ -146,7 +138,7 @@ def transcription_by_the_second(client: openai.OpenAI, headers: dict[str, str]) 
 
 @CALLS.add("openai_transcription", script="output=7;usage=none", knowledge=COUNTED)
 def translation(client: openai.OpenAI, headers: dict[str, str]) -> None:
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="deprecated"):
         answer = client.audio.translations.create(
             model="whisper-1", file=SOUND, extra_headers=headers
         )

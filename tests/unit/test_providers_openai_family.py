@@ -235,7 +235,13 @@ def test_pictures_of_a_tool_are_charged_beside_the_models_own_usage() -> None:
         "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
         "tool_usage": {"image_gen": drawn, "web_search": {"num_requests": 1}},
     }
-    whole = Usage(input_tokens=59, output_tokens=276, image_output_tokens=272, server_tool_calls=1)
+    whole = Usage(
+        input_tokens=59,
+        output_tokens=276,
+        image_output_tokens=272,
+        other_input_tokens=50,
+        server_tool_calls=1,
+    )
     assert answer("openai_responses", response).usage == whole
     first = {"type": "response.in_progress", "response": {**response, "status": "in_progress"}}
     last = {"type": "response.completed", "response": response}
@@ -260,7 +266,11 @@ def test_the_model_that_writes_a_picture_as_svg_is_charged_beside_it() -> None:
         },
     }
     assert answer("openai_images", body).usage == Usage(
-        input_tokens=99, output_tokens=672, image_output_tokens=272, reasoning_tokens=100
+        input_tokens=99,
+        output_tokens=672,
+        image_output_tokens=272,
+        reasoning_tokens=100,
+        other_input_tokens=90,
     )
 
 

@@ -53,6 +53,7 @@ def read_images(body: JsonObject, limits: ReadLimits, _target: Target) -> Reques
         output_cap_tokens=choices * per_image,
         choices=choices,
         encoding=encoding,
+        reserves_cap=True,
     )
 
 

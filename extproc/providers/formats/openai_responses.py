@@ -35,6 +35,8 @@ from extproc.providers.wire_formats import Target, WireFormat
 _SEALED_CHARS_PER_TOKEN = 6
 # Marks of an item, never text of the prompt.
 _MARKS = frozenset({"id", "call_id", "status", "encrypted_content", "type"})
+# A text alone is a message of a user or a developer: one token in all vocabularies.
+_ROLE = 1
 # What brings in text that stands with the provider.
 _REMEMBERED = ("previous_response_id", "conversation", "prompt")
 # Tuples, because what is looked for in them may be of any type, also one that has no hash.
@@ -82,7 +84,7 @@ def _input(value: object, counter: Counter, kind: str = "messages") -> int:
     if value is None:
         return 0
     if isinstance(value, str):
-        return PER_MESSAGE + counter.text(value, kind)
+        return PER_MESSAGE + _ROLE + counter.text(value, kind)
     if not isinstance(value, list):
         raise wrong("input", "a string or a list of items")
     total = 0
