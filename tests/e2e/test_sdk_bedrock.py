@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import boto3
@@ -14,6 +15,7 @@ from extproc.demo.stack import demo_key
 from tests.support.client import StackClient
 from tests.support.drift import drift_of, journal_of, script, settled_as_produced
 from tests.support.limits import set_limits
+from tests.support.sdk_calls import COUNTED, text
 
 SESSION = boto3.Session(region_name="eu-central-1")
 NO_RETRIES = Config(retries={"total_max_attempts": 1}, connect_timeout=10, read_timeout=20)
@@ -70,10 +72,6 @@ def bedrock(client: StackClient) -> Iterator[Bedrock]:
     made = Bedrock(client)
     yield made
     made.api.close()
-
-
-def text(count: int, *, start: int = 0) -> str:
-    return "".join(words(count, start=start))
 
 
 @pytest.mark.parametrize("model", [CLAUDE, PROFILE])
@@ -135,12 +133,25 @@ def test_invoke_model_with_a_stream(client: StackClient, bedrock: Bedrock, model
 
 
 def test_embeddings(client: StackClient, bedrock: Bedrock) -> None:
-    """Cohere's vectors say nothing of tokens, so that the estimate is what is charged."""
     titan = bedrock.scripted("").invoke_model(
         modelId="amazon.titan-embed-text-v2:0", body=json.dumps({"inputText": PROMPT})
     )
     assert json.load(titan["body"])["embedding"] == [0.25, -0.5, 0.125]
     settled_as_produced(client)
+
+
+def test_vectors_without_usage_are_charged_by_our_count(
+    client: StackClient, bedrock: Bedrock
+) -> None:
+    """Cohere's have AWS's numbers in headers only, which are not read."""
+    cohere = bedrock.scripted("").invoke_model(
+        modelId="cohere.embed-english-v3",
+        body=json.dumps({"texts": [PROMPT], "input_type": "search_document"}),
+    )
+    assert json.load(cohere["body"])["embeddings"] == [[0.25, -0.5]]
+    (record,) = client.settled(1)
+    assert (record["state"], record["rank"]) == ("SETTLED", COUNTED)
+    assert record["charged"] == record["input"]
 
 
 def test_counting_is_free(client: StackClient, bedrock: Bedrock) -> None:
@@ -196,8 +207,8 @@ def test_an_exception_in_a_stream_is_charged_as_far_as_it_came(
     api = bedrock.scripted("output=50;error_event_after=20;input=11")
     answer = api.converse_stream(modelId=CLAUDE, messages=MESSAGES)
     seen: list[Any] = []
-    with pytest.raises(EventStreamError) as caught:
-        seen.extend(answer["stream"])
+    with closing(answer["stream"]) as stream, pytest.raises(EventStreamError) as caught:
+        seen.extend(stream)
     assert caught.value.response["Error"]["Code"] == "throttlingException"
     assert sum("contentBlockDelta" in event for event in seen) == 20
     (record,) = client.settled(1)

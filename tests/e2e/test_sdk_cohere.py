@@ -7,11 +7,11 @@ import cohere
 import pytest
 from cohere.core.request_options import RequestOptions
 
-from extproc.demo.fake_tokens import words
 from extproc.demo.stack import demo_key
 from tests.support.client import StackClient
 from tests.support.drift import drift_of, journal_of, script, settled_as_produced
 from tests.support.limits import set_limits
+from tests.support.sdk_calls import COUNTED, text
 
 MODEL = "command-a-03-2025"
 PROMPT = "Tell me about the river and the old stone bridge."
@@ -39,10 +39,6 @@ def v1(client: StackClient) -> Iterator[cohere.Client]:
 
 def asked(client: StackClient, more: str = "") -> RequestOptions:
     return {"additional_headers": script(client, more), "max_retries": 0}
-
-
-def text(count: int) -> str:
-    return "".join(words(count))
 
 
 def test_chat(client: StackClient, v2: cohere.ClientV2) -> None:
@@ -131,7 +127,7 @@ def test_rerank(client: StackClient, v2: cohere.ClientV2) -> None:
         model="rerank-v3.5", query="a bridge", documents=TEXTS, request_options=asked(client)
     )
     assert [result.index for result in answer.results] == [0, 1, 2]
-    settled_as_produced(client)
+    settled_as_produced(client, knowledge=COUNTED)
 
 
 def test_refusals_are_coheres_errors(

@@ -8,11 +8,11 @@ import pytest
 from google import genai
 from google.genai import errors, types
 
-from extproc.demo.fake_tokens import words
 from extproc.demo.stack import demo_key
 from tests.support.client import StackClient
 from tests.support.drift import drift_of, journal_of, script, settled_as_produced
 from tests.support.limits import set_limits
+from tests.support.sdk_calls import COUNTED, text
 
 MODEL = "gemini-2.5-flash"
 PROMPT = "Tell me about the river and the old stone bridge."
@@ -54,10 +54,6 @@ def config(client: StackClient, more: str = "", **fields: Any) -> types.Generate
     )
 
 
-def text(count: int) -> str:
-    return "".join(words(count))
-
-
 def test_a_plain_answer(client: StackClient, google_client: genai.Client) -> None:
     answer = google_client.models.generate_content(
         model=MODEL, contents=PROMPT, config=config(client, "output=37;cached=5")
@@ -74,8 +70,6 @@ def test_a_plain_answer(client: StackClient, google_client: genai.Client) -> Non
 @pytest.mark.parametrize("usage", ["normal", "late", "none"])
 def test_a_stream(client: StackClient, google_client: genai.Client, usage: str) -> None:
     more = f"output=29;usage={usage}"
-    if usage == "none":
-        more += ";input=11"
     chunks = list(
         google_client.models.generate_content_stream(
             model=MODEL, contents=PROMPT, config=config(client, more)
@@ -84,7 +78,8 @@ def test_a_stream(client: StackClient, google_client: genai.Client, usage: str) 
     assert "".join(chunk.text or "" for chunk in chunks) == text(29)
     if usage == "none":
         (record,) = client.settled(1)
-        assert record["state"] == "SETTLED"
+        assert (record["state"], record["rank"]) == ("SETTLED", COUNTED)
+        assert int(record["charged"]) - int(record["input"]) == 29
         return
     (entry,) = settled_as_produced(client)
     assert entry.streamed

@@ -6,11 +6,11 @@ from contextlib import ExitStack
 import ollama
 import pytest
 
-from extproc.demo.fake_tokens import words
 from extproc.demo.stack import demo_key
 from tests.support.client import StackClient
 from tests.support.drift import drift_of, journal_of, script, settled_as_produced
 from tests.support.limits import set_limits
+from tests.support.sdk_calls import text
 
 MODEL = "llama3.2:3b"
 PROMPT = "Tell me about the river and the old stone bridge."
@@ -31,10 +31,6 @@ def scripted(client: StackClient) -> Iterator[Scripted]:
             return made
 
         yield make
-
-
-def text(count: int) -> str:
-    return "".join(words(count))
 
 
 def test_chat(client: StackClient, scripted: Scripted) -> None:

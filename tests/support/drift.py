@@ -7,6 +7,7 @@ import asyncio
 from extproc.demo.books import Books, chargeable_tokens, drift
 from extproc.demo.fake_provider import JournalEntry
 from tests.support.client import StackClient
+from tests.support.sdk_calls import KNOWN
 
 
 def script(client: StackClient, more: str = "") -> dict[str, str]:
@@ -36,11 +37,14 @@ def drift_of(client: StackClient) -> int:
     return asyncio.run(look())
 
 
-def settled_as_produced(client: StackClient, count: int = 1) -> list[JournalEntry]:
+def settled_as_produced(
+    client: StackClient, count: int = 1, *, knowledge: str = KNOWN
+) -> list[JournalEntry]:
     """The journal's entries, once each reservation is settled with its entry's tokens."""
     records = client.settled(count)
     journal = journal_of(client)
     assert [record["state"] for record in records] == ["SETTLED"] * count
+    assert {record["rank"] for record in records} == {knowledge}
     charged = {record["request_id"]: int(record["charged"]) for record in records}
     assert charged == {entry.request_id: chargeable_tokens(entry) for entry in journal}
     assert client.counted("rpm") == count

@@ -22,7 +22,7 @@ from extproc.demo.fake_apis.reading import (
 from extproc.demo.fake_tokens import words
 from extproc.demo.provider_script import Script
 
-_PERCENT, _MORE = 112, 2
+_PERCENT, _MORE = 121, 13
 _UNBILLED_TOKENS = 66
 
 

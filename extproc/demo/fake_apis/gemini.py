@@ -22,7 +22,7 @@ from extproc.demo.fake_tokens import words
 from extproc.demo.provider_script import Script
 
 _TOOL_PROMPT_TOKENS = 23
-_PERCENT, _MORE = 110, 1
+_PERCENT, _MORE = 127, 11
 _STATUSES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",

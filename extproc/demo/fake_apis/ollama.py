@@ -16,7 +16,7 @@ from extproc.demo.fake_apis.reading import (
 )
 from extproc.demo.provider_script import Script
 
-_PERCENT, _MORE = 107, 9
+_PERCENT, _MORE = 119, 23
 _CREATED = "2026-11-30T12:00:00.000000Z"
 
 

@@ -1,7 +1,7 @@
 """What the fake APIs have in common: JSON in and out, and how their input is counted.
 
-No provider here publishes a vocabulary, so the numbers are made up: near to the real ones, and
-different from any guess of the product on purpose, which has to settle to them.
+No provider here publishes a vocabulary, so the numbers are made up, and far enough from any guess
+of the product, which has to settle to them.
 """
 
 import json
