@@ -10,6 +10,7 @@ from extproc.demo.fake_apis import (
     openai_images,
     openai_responses,
     openai_small,
+    vertex,
     wires,
 )
 from extproc.demo.fake_apis.api import Api
@@ -25,4 +26,5 @@ APIS: tuple[Api, ...] = (
     *bedrock.APIS,
     *cohere.APIS,
     *ollama.APIS,
+    *vertex.APIS,
 )
