@@ -176,6 +176,24 @@ def test_refusals_are_googles_errors(client: StackClient, google_client: genai.C
     assert drift_of(client) == 0
 
 
+def test_an_error_in_a_stream_is_charged_as_far_as_it_came(
+    client: StackClient, google_client: genai.Client
+) -> None:
+    stream = google_client.models.generate_content_stream(
+        model=MODEL, contents=PROMPT, config=config(client, "output=50;error_event_after=20")
+    )
+    seen: list[types.GenerateContentResponse] = []
+    with pytest.raises(errors.ServerError) as caught:
+        seen.extend(stream)
+    assert (caught.value.code, caught.value.status) == (503, "UNAVAILABLE")
+    assert len(seen) == 20
+    (record,) = client.settled(1)
+    (entry,) = journal_of(client)
+    assert entry.output_tokens_produced == 20
+    assert int(record["charged"]) == entry.input_tokens + 20
+    assert drift_of(client) == 0
+
+
 @pytest.mark.parametrize("cut", ["", ";chunk=1", ";chunk=7,13,2"])
 def test_a_stream_that_is_one_json_array(client: StackClient, cut: str) -> None:
     """Without ``alt=sse``, as Google's older clients ask."""
