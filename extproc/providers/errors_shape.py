@@ -7,9 +7,14 @@ from extproc.providers.error_bodies import (
     Refusal,
     anthropic_error,
     gemini_error,
+    ollama_error,
     openai_error,
 )
+from extproc.providers.paths import segments_of
 from extproc.providers.registry import route_at, route_named
+
+_GOOGLE_VERSIONS = ("v1beta", "v1alpha")
+_OLLAMA_VERBS = frozenset({"show", "pull", "push", "create", "copy", "blobs", "delete"})
 
 
 def error_shape_of(shape_or_path: str) -> ErrorShape:
@@ -21,8 +26,12 @@ def error_shape_of(shape_or_path: str) -> ErrorShape:
     name = shape_or_path.lower()
     if name.startswith(("anthropic", "/anthropic")) or "/v1/messages" in name:
         return anthropic_error
-    if name == "gemini" or "generatecontent" in name or "/v1beta/models" in name:
+    segments = segments_of(name)
+    is_google = any(each.startswith(_GOOGLE_VERSIONS) for each in segments)
+    if name == "gemini" or "generatecontent" in name or (is_google and "openai" not in segments):
         return gemini_error
+    if len(segments) > 1 and segments[-2] == "api" and segments[-1] in _OLLAMA_VERBS:
+        return ollama_error
     return openai_error
 
 
