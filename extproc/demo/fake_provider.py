@@ -187,6 +187,8 @@ class FakeProvider:
             whole = api.plain(job, script, number)
             if script.error_event_after is not None:
                 whole = Frame(api.error_body(500, "The model is overloaded."))
+            if api.plain_headers is not None:
+                response.headers.update(api.plain_headers(job, script))
             # A length that is not reached is how a client sees a plain answer break off.
             response.content_length = len(whole.data)
             frames = iter([whole])

@@ -8,6 +8,7 @@ first await there is killed.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import grpc
 from envoy.config.core.v3.base_pb2 import HeaderMap
@@ -121,6 +122,7 @@ class _Answer:
             hides_usage=handle.hides_usage,
             encoding=handle.encoding,
             factor_percent=handle.factor_percent,
+            header=partial(_header, headers),
         )
         if message.response_headers.end_of_stream:
             self._reader.feed(b"", end=True)

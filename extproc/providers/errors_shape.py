@@ -27,7 +27,7 @@ def error_shape_of(shape_or_path: str) -> ErrorShape:
     if name.startswith(("anthropic", "/anthropic")) or "/v1/messages" in name:
         return anthropic_error
     segments = segments_of(name)
-    is_google = any(each.startswith(_GOOGLE_VERSIONS) for each in segments)
+    is_google = any(each.startswith(_GOOGLE_VERSIONS) for each in segments) or "upload" in segments
     if name == "gemini" or "generatecontent" in name or (is_google and "openai" not in segments):
         return gemini_error
     if len(segments) > 1 and segments[-2] == "api" and segments[-1] in _OLLAMA_VERBS:

@@ -141,6 +141,8 @@ class KnownPath(Route):
     is_free: bool
 
 
+# The value of an answer's header by its name in lower case, "" when it is absent.
+Header = Callable[[str], str]
 Reader = Callable[[JsonObject, ReadLimits, Target], RequestFacts]
 # What an answer is that is neither JSON nor events: the provider's error page, text that was
 # produced, or output whose bytes tell nothing (sound).
@@ -158,6 +160,7 @@ class WireFormat(Route):
     the request's own factor is not known. ``has_text_output`` is false for embeddings.
     ``asks_usage`` adds ``stream_options.include_usage`` to a stream's request and takes the event
     out of the answer again. A larger event of SSE than ``max_event_bytes`` passes unread.
+    ``header_usage`` is what the headers of an answer report; its body, where it does, goes before.
     """
 
     read: Reader
@@ -169,3 +172,4 @@ class WireFormat(Route):
     max_event_bytes: int = MAX_EVENT_BYTES
     takes_forms: bool = False
     plain_answer: PlainAnswer = "error"
+    header_usage: Callable[[Header], Usage] | None = None

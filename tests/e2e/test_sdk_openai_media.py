@@ -168,4 +168,4 @@ def test_a_call_is_charged_what_the_provider_produced(
 
 def test_the_root_has_what_the_journal_has(module_client: StackClient) -> None:
     """Stands last: it looks at all calls of this module."""
-    assert Calls.drift(module_client, CALLS.prefix) == 0
+    assert Calls.drift(module_client, CALLS) == 0

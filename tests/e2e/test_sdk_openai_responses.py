@@ -143,6 +143,18 @@ def responses_compacted(client: openai.OpenAI, headers: dict[str, str]) -> None:
     assert [item.type for item in answer.output] == ["compaction"]
 
 
+@CALLS.add("openai_decisions")
+def decisions(client: openai.OpenAI, headers: dict[str, str]) -> None:
+    answer = client.decisions.create(
+        model="gpt-6-luna",
+        input=PROMPT,
+        questions=[{"type": "predicate", "name": "wet", "instructions": "It is about water."}],
+        extra_headers=headers,
+    )
+    assert [(one.type, one.name) for one in answer.answers] == [("predicate", "wet")]
+    assert answer.usage.output_tokens == 7
+
+
 @AZURE.add("openai_chat")
 def azure_chat(client: openai.AzureOpenAI, headers: dict[str, str]) -> None:
     answer = client.chat.completions.create(
@@ -233,4 +245,4 @@ def test_counting_the_input_is_free(module_client: StackClient) -> None:
 
 def test_the_root_has_what_the_journal_has(module_client: StackClient) -> None:
     """Stands last: it looks at all calls of this module."""
-    assert Calls.drift(module_client, CALLS.prefix, AZURE.prefix) == 0
+    assert Calls.drift(module_client, CALLS, AZURE) == 0

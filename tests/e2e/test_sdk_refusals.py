@@ -42,7 +42,7 @@ def test_our_429(client: StackClient) -> None:
         with pytest.raises(openai.RateLimitError) as refused:
             call(client.openai)
         error, headers = refused.value, refused.value.response.headers
-        assert (error.code, error.type) == ("rate_limit_exceeded", "rate_limit_error")
+        assert (error.code, error.type) == ("rate_limit_exceeded", "requests")
         assert client.service in error.message
         assert 1 <= int(headers["retry-after"]) <= 66
         assert headers["x-ratelimit-remaining-requests"] == "0"
@@ -93,7 +93,7 @@ def test_a_stranger_is_a_401_and_what_is_not_metered_a_403(module_client: StackC
 def test_a_service_without_limits_is_a_403(client: StackClient) -> None:
     with pytest.raises(openai.PermissionDeniedError) as refused:
         OPENAI_CALLS["chat"](client.openai)
-    assert client.service in refused.value.message
+    assert refused.value.type == "permission_error"
     with pytest.raises(anthropic.PermissionDeniedError) as denied:
         claude(client.anthropic)
     assert denied.value.type == "permission_error"

@@ -31,7 +31,7 @@ class SdkCall(Generic[Client]):
 
 @dataclass
 class Calls(Generic[Client]):
-    """The calls of one module by name; ``prefix`` tells their labels from other modules'."""
+    """The calls of one module by name; ``prefix`` tells their labels from others'."""
 
     prefix: str
     by_name: dict[str, SdkCall[Client]] = field(default_factory=dict)
@@ -65,11 +65,11 @@ class Calls(Generic[Client]):
         )
 
     @staticmethod
-    def drift(stack: StackClient, *prefixes: str) -> int:
-        """Tokens between the root's windows and the journal of these prefixes, once nothing is
-        open."""
+    def drift(stack: StackClient, *tables: "Calls[Any]") -> int:
+        """Tokens between the root's windows and the journal of these calls, which must be all that
+        the root has seen, once nothing is open."""
         eventually(lambda: stack.pending() == 0)
-        return asyncio.run(_drift(stack, tuple(f"{prefix}-" for prefix in prefixes)))
+        return asyncio.run(_drift(stack, tuple(f"{table.prefix}-" for table in tables)))
 
 
 async def _drift(stack: StackClient, prefixes: tuple[str, ...]) -> int:
@@ -79,8 +79,16 @@ async def _drift(stack: StackClient, prefixes: tuple[str, ...]) -> int:
         services=[stack.service],
     )
     try:
-        ours = [entry for entry in await books.journal() if entry.label.startswith(prefixes)]
-        return drift(await books.windows(), await books.records(), ours)
+        windows, records = await books.windows(), await books.records()
+        assert windows
+        # A window lasts two minutes, its records a quarter of an hour.
+        past = {r.request_id for r in records if (r.root, r.minute) not in windows}
+        ours = [
+            entry
+            for entry in await books.journal()
+            if entry.label.startswith(prefixes) and entry.request_id not in past
+        ]
+        return drift(windows, records, ours)
     finally:
         await books.close()
 

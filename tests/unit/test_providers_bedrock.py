@@ -111,6 +111,7 @@ def test_a_model_with_the_name_of_a_segment_is_a_model() -> None:
             Unmetered("bedrock_bidirectional", "bedrock_bidirectional"),
         ),
         ("/async-invoke", Unmetered("bedrock_async_invoke", "bedrock_async_invoke")),
+        ("/guardrail/abc/version/1/apply", Unmetered("bedrock_guardrail", "bedrock_guardrail")),
         ("/model/count-tokens", Unmetered("unknown_path")),
         ("/x/async-invoke", Unmetered("unknown_path")),
     ],
@@ -345,7 +346,11 @@ def test_errors_are_aws_exceptions(status: int, word: str) -> None:
 
 
 def test_every_route_of_bedrock_answers_in_its_shape() -> None:
-    for path in ("/async-invoke", f"/model/{CLAUDE}/invoke-with-bidirectional-stream"):
+    for path in (
+        "/async-invoke",
+        "/guardrail/abc/version/1/apply",
+        f"/model/{CLAUDE}/invoke-with-bidirectional-stream",
+    ):
         route = route_at(path)
         assert route is not None
         assert route.provider == "bedrock"

@@ -61,7 +61,7 @@ def test_gemini_shape(status: int, word: str) -> None:
         "gemini",
         "/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse",
         "/v1beta/models/gemini-2.5-pro:generateAnswer",
-        "/upload/v1beta/files?uploadType=resumable",
+        "/upload/v1/files?uploadType=resumable",
         "/v1beta1/projects/p/locations/l/tuningJobs",
     ):
         assert body(shape, status) == expected

@@ -123,6 +123,7 @@ def test_every_format_names_itself_in_its_facts() -> None:
         "messages": [],
         "input": "x",
         "query": "x",
+        "questions": [],
         "documents": ["y"],
         "url": "https://x",
     }

@@ -91,6 +91,39 @@ def test_wrong_fields_of_responses_are_named(fields: dict[str, Any], param: str)
     assert refused(RESPONSES, {"model": "gpt-4o", "input": "x", **fields}).param == param
 
 
+def test_a_stored_prompt_may_bring_the_model() -> None:
+    prompt = {"id": "pmpt_1", "variables": {"city": "Paris"}}
+    facts = read(RESPONSES, {"prompt": prompt})
+    assert (facts.model, facts.hidden_input) == ("pmpt_1", True)
+    assert read(RESPONSES, {"prompt": prompt, "model": "gpt-4o"}).model == "gpt-4o"
+    for wrong in ({"id": ""}, {"id": 1}, {"id": "x" * 300}, {}):
+        assert refused(RESPONSES, {"prompt": wrong}).param == "model"
+
+
+def test_pictures_and_speech_reserve_what_the_request_tells() -> None:
+    assert read(IMAGES, {"prompt": "a river"}).reserves_cap
+    assert read(SPEECH, {"model": "tts-1", "input": "Hi"}).reserves_cap
+    assert not read(RESPONSES, {"model": "gpt-4o", "input": "Hi"}).reserves_cap
+
+
+def test_decisions_count_input_and_questions_and_report_as_responses_do() -> None:
+    question = {"type": "predicate", "name": "wet", "instructions": "It is about water."}
+    body = {"model": "gpt-6-luna", "input": "A river.", "questions": [question]}
+    facts = read("/v1/decisions", body)
+    assert (facts.wire_format, facts.output_cap_tokens) == ("openai_decisions", None)
+    more = read("/v1/decisions", {**body, "questions": [question] * 2})
+    assert more.input_tokens - facts.input_tokens >= count_tokens("It is about water.")
+    assert refused("/v1/decisions", {**body, "questions": {}}).param == "questions"
+    assert refused("/v1/decisions", {**body, "input": 1}).param == "input"
+    report = {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13}
+    value = {"model": "gpt-6-luna", "answers": [{"type": "predicate", "probability": 0.5}]}
+    assert answer("openai_decisions", {**value, "usage": report}).usage == Usage(
+        input_tokens=9, output_tokens=4
+    )
+    assert answer("openai_decisions", value).unread
+    assert answer("openai_decisions", {"error": {"message": "x"}}).error
+
+
 def test_strict_mode_writes_the_cap_of_responses_and_asks_for_no_usage() -> None:
     body = b'{"model": "gpt-4o", "stream": true, "input": "hi", "max_output_tokens": null}'
     facts = read_request(

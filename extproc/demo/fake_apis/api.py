@@ -50,6 +50,7 @@ class Api:
     API's own shape. ``plain`` and ``stream`` take the running number of the answer, for its id.
     ``error_frame``: an error in the middle of a stream.
     ``order_error_body``: the body of such a 400, where it says more than ``error_body`` can.
+    ``plain_headers``: what a whole answer carries beside its body.
     ``error_headers``: by status, what an error carries beside its body.
     """
 
@@ -61,6 +62,7 @@ class Api:
     error_body: Callable[[int, str], bytes]
     error_frame: Callable[[], Frame] | None = None
     order_error_body: Callable[[OrderError], bytes] | None = None
+    plain_headers: Callable[[Job, Script], Mapping[str, str]] | None = None
     error_headers: Callable[[int], Mapping[str, str]] | None = None
     plain_type: str = "application/json"
     stream_type: str = "text/event-stream"

@@ -118,6 +118,18 @@ def _invoke_plain(job: Job, script: Script, number: int) -> Frame:
     return Frame(packed(body), job.output_tokens, family.tells_usage(script))
 
 
+def _invoke_headers(job: Job, script: Script) -> dict[str, str]:
+    """AWS's numbers, whatever the model's body says."""
+    if script.usage in ("none", "null"):
+        return {}
+    metrics = models.invocation_metrics(job, script)
+    return {
+        "x-amzn-bedrock-input-token-count": str(metrics["inputTokenCount"]),
+        "x-amzn-bedrock-output-token-count": str(metrics["outputTokenCount"]),
+        "x-amzn-bedrock-invocation-latency": str(metrics["invocationLatency"]),
+    }
+
+
 def _chunk(body: Mapping[str, Any], *, tokens: int, has_usage: bool) -> Frame:
     inner = base64.b64encode(packed(body)).decode()
     return Frame(event("chunk", packed({"bytes": inner, "p": _PADDING})), tokens, has_usage)
@@ -186,7 +198,7 @@ def _api(action: str, **fields: Any) -> Api:
 APIS = (
     _api("converse", read=_converse, plain=_converse_plain),
     _api("converse-stream", read=_converse, plain=_converse_plain, stream=_converse_stream),
-    _api("invoke", read=_invoke, plain=_invoke_plain),
+    _api("invoke", read=_invoke, plain=_invoke_plain, plain_headers=_invoke_headers),
     _api("invoke-with-response-stream", read=_invoke, plain=_invoke_plain, stream=_invoke_stream),
     _api("count-tokens", read=_count, plain=_count_plain),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from extproc.demo.fake_apis.api import Job
-from extproc.demo.fake_apis.reading import cap_of, required, scaled_tokens, text_tokens
+from extproc.demo.fake_apis.reading import cap_of, required, scaled_tokens
 from extproc.demo.fake_orders import OrderError
 from extproc.demo.fake_tokens import words
 from extproc.demo.provider_script import Script
@@ -252,13 +252,11 @@ def _stream_llama(job: Job, script: Script, _number: int) -> Iterator[tuple[Body
     yield _llama(job, script, "", prompt=prompt, produced=job.output_tokens, stop=True), 0
 
 
-# Cohere's vectors: nothing in the body tells what was used, and texts are not scaled, so that an
-# estimate can be right.
+# Cohere's vectors: nothing in the body tells what was used.
 
 
 def _read_cohere_embed(body: Body) -> tuple[int, int | None]:
-    texts = required(body, "texts", list)
-    return sum(text_tokens(text) for text in texts), None
+    return text_input(required(body, "texts", list)), None
 
 
 def _plain_cohere_embed(_job: Job, _script: Script, number: int) -> Body:

@@ -1,10 +1,11 @@
-"""OpenAI's Responses API: create, compact, count input tokens.
+"""OpenAI's Responses API: create, compact, count input tokens; and decisions, which are alike.
 
 After OpenAI's API reference ("Create a model response", "Streaming events").
 """
 
+import json
 from collections.abc import Iterator, Mapping
-from itertools import count
+from itertools import count as numbers_from
 from typing import Any
 
 from extproc.demo.fake_answers import Frame, as_json
@@ -12,7 +13,7 @@ from extproc.demo.fake_apis.api import Call, Job
 from extproc.demo.fake_apis.openai_shared import CREATED, openai_api, sse
 from extproc.demo.fake_orders import OrderError, json_object, positive, required
 from extproc.demo.fake_shapes import Shape, openai_shape
-from extproc.demo.fake_tokens import chat_input_tokens, encoding_of, words
+from extproc.demo.fake_tokens import chat_input_tokens, count, encoding_of, words
 from extproc.demo.provider_script import Script
 
 # What a picture takes that the model makes with its tool: reported beside the model's own usage.
@@ -214,7 +215,7 @@ def _unnumbered(job: Job, script: Script, number: int) -> Iterator[Frame]:
 
 def _stream(job: Job, script: Script, number: int) -> Iterator[Frame]:
     """Every event carries its number."""
-    numbers = count()
+    numbers = numbers_from()
     for frame in _unnumbered(job, script, number):
         marked = b',"sequence_number":%d}\n\n' % next(numbers)
         yield Frame(frame.data.removesuffix(b"}\n\n") + marked, frame.tokens, frame.has_usage)
@@ -245,6 +246,35 @@ def _compacted(job: Job, script: Script, number: int) -> Frame:
         ],
         "usage": _usage(job, script),
     }
+    return Frame(as_json(body), job.output_tokens, body["usage"] is not None)
+
+
+def _read_decisions(call: Call, script: Script) -> Job:
+    body = json_object(call.body)
+    model = required(body, "model", str)
+    questions = required(body, "questions", list)
+    asked = count(json.dumps(questions), encoding_of(model))
+    counted = _input_tokens(body, model) + asked if script.input is None else script.input
+    return Job(
+        model=model,
+        stream=False,
+        input_tokens=counted,
+        output_tokens=script.output,
+        details={
+            "own_input": counted,
+            "reasoning": 0,
+            "waits": False,
+            "names": [question.get("name") for question in questions],
+        },
+    )
+
+
+def _decided(job: Job, script: Script, number: int) -> Frame:
+    del number
+    answers = [
+        {"type": "predicate", "name": name, "probability": 0.75} for name in job.details["names"]
+    ]
+    body = {"model": job.model, "answers": answers, "usage": _usage(job, script)}
     return Frame(as_json(body), job.output_tokens, body["usage"] is not None)
 
 
@@ -279,6 +309,12 @@ APIS = tuple(
             pattern=f"{base}/responses/compact",
             read=_read_compact,
             plain=_compacted,
+        ),
+        openai_api(
+            name="openai_decisions",
+            pattern=f"{base}/decisions",
+            read=_read_decisions,
+            plain=_decided,
         ),
         openai_api(
             name="openai_input_tokens",

@@ -26,6 +26,7 @@ from extproc.providers.formats.ollama import OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_G
 from extproc.providers.formats.openai_audio import OPENAI_SPEECH, OPENAI_TRANSCRIPTION
 from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.formats.openai_completions import OPENAI_COMPLETIONS
+from extproc.providers.formats.openai_decisions import OPENAI_DECISIONS
 from extproc.providers.formats.openai_embeddings import OPENAI_EMBEDDINGS
 from extproc.providers.formats.openai_images import OPENAI_IMAGES
 from extproc.providers.formats.openai_moderations import OPENAI_MODERATIONS
@@ -77,6 +78,7 @@ BUILT_IN: tuple[Route, ...] = (
     OPENAI_CHAT,
     OPENAI_COMPLETIONS,
     OPENAI_RESPONSES,
+    OPENAI_DECISIONS,
     OPENAI_EMBEDDINGS,
     OPENAI_IMAGES,
     OPENAI_TRANSCRIPTION,

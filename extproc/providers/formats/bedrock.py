@@ -1,5 +1,9 @@
 """AWS Bedrock: Converse and InvokeModel, each with its stream, and the paths beside them."""
 
+import re
+from dataclasses import replace
+
+from extproc.core.usage import Usage
 from extproc.providers.anthropic_requests import FACTOR_PERCENT
 from extproc.providers.aws_eventstream import AWS_EVENTSTREAM
 from extproc.providers.bedrock_answers import ConverseAnswer
@@ -12,7 +16,10 @@ from extproc.providers.bedrock_requests import (
     read_invoke,
 )
 from extproc.providers.error_bodies import Refusal
-from extproc.providers.wire_formats import KnownPath, Target, WireFormat
+from extproc.providers.json_answer import token_number
+from extproc.providers.wire_formats import Header, KnownPath, Target, WireFormat
+
+_DIGITS = re.compile(r"[0-9]{1,18}")
 
 # The exceptions of the service's model, with the statuses that AWS gives them.
 _EXCEPTIONS = {
@@ -43,6 +50,25 @@ def bedrock_error_headers(status: int) -> dict[str, str]:
     return {"x-amzn-errortype": _exception(status)}
 
 
+def _header_usage(header: Header) -> Usage:
+    """AWS's numbers of an InvokeModel without a stream. Its input is without the cache, so a body
+    that tells more goes before (github.com/vercel/ai/pull/15973: seen live with Cohere's vectors,
+    whose body tells nothing)."""
+    return Usage(
+        input_tokens=_positive(header("x-amzn-bedrock-input-token-count")),
+        output_tokens=_positive(header("x-amzn-bedrock-output-token-count")),
+    )
+
+
+def _input_header_usage(header: Header) -> Usage:
+    usage = _header_usage(header)
+    return Usage() if usage.input_tokens is None else replace(usage, output_tokens=0)
+
+
+def _positive(text: str) -> int | None:
+    return (token_number(int(text)) or None) if _DIGITS.fullmatch(text) else None
+
+
 def _has_model(target: Target) -> bool:
     return bool(model_segments(target))
 
@@ -53,6 +79,10 @@ def _has_input_only_model(target: Target) -> bool:
 
 def _is_async_invoke(target: Target) -> bool:
     return target.lowered == ("async-invoke",)
+
+
+def _is_guardrail(target: Target) -> bool:
+    return "guardrail" in target.lowered
 
 
 BEDROCK_CONVERSE = WireFormat(
@@ -91,11 +121,13 @@ BEDROCK_EMBEDDINGS = WireFormat(
     answer=InvokeAnswer,
     factor_percent=FACTOR_PERCENT,
     has_text_output=False,
+    header_usage=_input_header_usage,
 )
 BEDROCK_INVOKE = WireFormat(
     name="bedrock_invoke",
     provider="bedrock",
     ends=("invoke",),
+    header_usage=_header_usage,
     matches=_has_model,
     error_shape=bedrock_error,
     error_headers=bedrock_error_headers,
@@ -146,6 +178,16 @@ BEDROCK_ASYNC_INVOKE = KnownPath(
     error_headers=bedrock_error_headers,
     is_free=False,
 )
+# Billed by units of text.
+BEDROCK_GUARDRAIL = KnownPath(
+    name="bedrock_guardrail",
+    provider="bedrock",
+    ends=("apply",),
+    matches=_is_guardrail,
+    error_shape=bedrock_error,
+    error_headers=bedrock_error_headers,
+    is_free=False,
+)
 BEDROCK = (
     BEDROCK_CONVERSE,
     BEDROCK_CONVERSE_STREAM,
@@ -155,4 +197,5 @@ BEDROCK = (
     BEDROCK_COUNT_TOKENS,
     BEDROCK_BIDIRECTIONAL,
     BEDROCK_ASYNC_INVOKE,
+    BEDROCK_GUARDRAIL,
 )

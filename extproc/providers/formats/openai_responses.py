@@ -49,21 +49,23 @@ _UNDER_WAY = ("queued", "in_progress")
 
 def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /v1/responses``, and ``/v1/responses/compact``, which has no cap of its own."""
-    model = model_of(body)
+    prompt = optional_object(body, "prompt") or {}
+    # A prompt that is stored with the provider may bring its model: then its id stands for it.
+    is_told = body.get("model") is not None or not isinstance(prompt.get("id"), str)
+    model = model_of(body if is_told else {"model": prompt["id"]})
     stream = flag(body, "stream")
     cap = positive_int(body, "max_output_tokens", at_most=limits.max_output_tokens)
     encoding = encoding_for(model)
     counter = Counter(encoding, image_tokens=OPENAI_IMAGE, images=image_rule("openai", model))
-    input_tokens = PER_ANSWER + _input(body.get("input"), counter)
+    input_tokens = PER_ANSWER + count_input(body.get("input"), counter)
     instructions = body.get("instructions")
     if instructions is not None:
         if not isinstance(instructions, str | list):
             raise wrong("instructions", "a string")
-        input_tokens += PER_MESSAGE + _input(instructions, counter, "system")
+        input_tokens += PER_MESSAGE + count_input(instructions, counter, "system")
     input_tokens += counter.json(optional_list(body, "tools"))
     text = optional_object(body, "text") or {}
     input_tokens += counter.json(text.get("format"), "schema")
-    prompt = optional_object(body, "prompt") or {}
     input_tokens += counter.content(prompt.get("variables"))
     return RequestFacts(
         wire_format="openai_responses",
@@ -80,7 +82,8 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
     )
 
 
-def _input(value: object, counter: Counter, kind: str = "messages") -> int:
+def count_input(value: object, counter: Counter, kind: str = "messages") -> int:
+    """Tokens of ``input`` as text or items. Raises RequestError where it is neither."""
     if value is None:
         return 0
     if isinstance(value, str):
