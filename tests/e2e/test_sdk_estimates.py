@@ -3,10 +3,12 @@
 See "Rules for contradictions" in docs/providers.md.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import anthropic
 import openai
+import pytest
 
 from tests.support.client import StackClient
 from tests.support.sdk_calls import COUNTED, GUESSED, ended, text
@@ -137,3 +139,49 @@ def test_texts_of_chat_without_usage_are_counted_exactly(module_client: StackCli
         entry, record = ended(module_client, f"estimates-chat-{mode}")
         assert int(record["charged"]) == entry.input_tokens + 80
         assert record["rank"] == COUNTED
+
+
+def _chat(client: openai.OpenAI, headers: dict[str, str]) -> openai.Stream[Any]:
+    messages: Any = [{"role": "user", "content": "Tell me about the river."}]
+    return client.chat.completions.create(
+        model="gpt-4o", messages=messages, stream=True, extra_headers=headers
+    )
+
+
+def _responses(client: openai.OpenAI, headers: dict[str, str]) -> openai.Stream[Any]:
+    return client.responses.create(
+        model="gpt-4o", input="Tell me about the river.", stream=True, extra_headers=headers
+    )
+
+
+def _transcription(client: openai.OpenAI, headers: dict[str, str]) -> openai.Stream[Any]:
+    return client.audio.transcriptions.create(
+        model="gpt-4o-transcribe",
+        file=("a.mp3", bytes(8000)),
+        stream=True,
+        extra_headers=headers,
+    )
+
+
+@pytest.mark.parametrize("ask", [_chat, _responses, _transcription])
+def test_a_client_that_leaves_is_charged_what_was_streamed_until_then(
+    module_client: StackClient, ask: Callable[[openai.OpenAI, dict[str, str]], openai.Stream[Any]]
+) -> None:
+    label = f"gone{ask.__name__}"
+    with ask(module_client.openai, fake(label, "output=40;hang_after=5")) as stream:
+        seen = 0
+        for event in stream:
+            seen += " " in str(_delta_of(event))
+            if seen == 5:
+                break
+    entry, record = ended(module_client, f"estimates-{label}")
+    assert entry.output_tokens_produced == 5
+    assert int(record["charged"]) == entry.input_tokens + 5
+    assert record["outcome"] in ("cut", "client_gone")
+
+
+def _delta_of(event: Any) -> object:
+    """The words of an event; they are what has a space in it."""
+    if hasattr(event, "choices"):
+        return event.choices[0].delta.content or ""
+    return getattr(event, "delta", "")
