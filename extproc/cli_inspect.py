@@ -147,6 +147,7 @@ def inspect_answer(capture: AnswerCapture) -> Line:
         content_encoding=capture.content_encoding,
         hides_usage=False,
         encoding=DEFAULT_ENCODING,
+        header=lambda name: capture.headers.get(name, ""),
     )
     is_good = 200 <= capture.status < 300
     if is_good:

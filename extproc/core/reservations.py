@@ -64,6 +64,8 @@ class ReserveRequest:
 
     ``root`` is the subject whose keys share a Redis slot (for a plain service its service_id).
     ``output_cap_tokens`` is the client's own cap times the number of choices, None without one.
+    ``skips_history``: the default is what this very request says of its answer (pictures, sound),
+    so other answers say nothing better.
     ``deadline_ms`` is how long from now it may stay open before the reaper resolves it.
     ``limit`` is None on the warm path, where the script reads the cached limits itself; it is given
     only when they were just read from SQL and could not be cached.
@@ -94,6 +96,7 @@ class ReserveRequest:
     request_id: str = ""
     limit: ServiceLimit | None = None
     estimate: EstimatePlan = field(default_factory=EstimatePlan)
+    skips_history: bool = False
     version: str = ""
     buckets: tuple[Bucket, ...] = ()
     is_pinned: bool = False

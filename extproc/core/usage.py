@@ -1,7 +1,7 @@
 """What an answer used, as its provider reported it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
 
@@ -11,8 +11,8 @@ class Usage:
 
     ``input_tokens`` includes cache reads and cache writes; ``output_tokens`` includes reasoning.
     Parts by kind are inside those totals: what was written to a cache by its lifetime (5 minutes,
-    1 hour), audio, images. ``server_tool_calls`` are no tokens but searches and the like that the
-    provider ran and bills by the call.
+    1 hour), audio, images, what other models read within the answer. ``server_tool_calls`` are no
+    tokens but searches and the like that the provider ran and bills by the call.
     """
 
     input_tokens: int | None = None
@@ -26,6 +26,7 @@ class Usage:
     audio_output_tokens: int | None = None
     image_input_tokens: int | None = None
     image_output_tokens: int | None = None
+    other_input_tokens: int | None = None
     server_tool_calls: int | None = None
 
     @property
@@ -55,6 +56,14 @@ class Usage:
         return Usage(
             **{name: other if other or mine is None else mine for name, mine, other in both}
         )
+
+    def beside(self, other: "Usage") -> "Usage":
+        """This usage and that of another model, reported beside it: the only sum there is.
+
+        What neither has stays unreported."""
+        other = replace(other, other_input_tokens=other.input_tokens)
+        both = zip(_NAMES, _values(self), _values(other), strict=True)
+        return Usage(**{name: (mine or 0) + more if more else mine for name, mine, more in both})
 
 
 _NAMES = tuple(field.name for field in fields(Usage))

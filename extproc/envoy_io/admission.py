@@ -292,6 +292,9 @@ class Admission:
             learned_permille=permille,
             request_id=asked.request_id,
         )
+        default_output = self._policy.default_output_tokens
+        if facts.reserves_cap and facts.output_cap_tokens is not None:
+            default_output = facts.output_cap_tokens
         known_price = self._policy.prices.of(facts.model)
         if known_price is None:
             self._unknown.check(
@@ -303,7 +306,8 @@ class Admission:
             root=handle.root,
             input_tokens=input_tokens,
             output_cap_tokens=facts.output_cap_tokens,
-            default_output_tokens=self._policy.default_output_tokens,
+            default_output_tokens=default_output,
+            skips_history=facts.reserves_cap,
             deadline_ms=self._policy.deadline_ms,
             wire_format=handle.wire_format,
             model=handle.model,

@@ -8,6 +8,7 @@ first await there is killed.
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import grpc
 from envoy.config.core.v3.base_pb2 import HeaderMap
@@ -153,6 +154,7 @@ class _Answer:
             hides_usage=handle.hides_usage,
             encoding=handle.encoding,
             factor_percent=handle.factor_percent,
+            header=partial(_header, message.response_headers.headers),
         )
         if message.response_headers.end_of_stream:
             self._reader.feed(b"", end=True)
@@ -279,3 +281,12 @@ def _read_headers(headers: HeaderMap) -> dict[str, str]:
             value: bytes = header.raw_value or header.value.encode()
             found[name] = value.decode("latin-1")
     return found
+
+
+def _header(headers: HeaderMap, name: str) -> str:
+    """Any other one, where a format asks for it; "" when it is absent."""
+    for header in headers.headers:
+        if header.key == name:
+            value: bytes = header.raw_value or header.value.encode()
+            return value.decode("latin-1")
+    return ""

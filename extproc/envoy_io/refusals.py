@@ -20,7 +20,7 @@ from extproc.envoy_io.replies import (
     unavailable_headers,
     unmetered_reply,
 )
-from extproc.providers.errors_shape import error_body
+from extproc.providers.errors_shape import error_body, error_headers
 
 log = logging.getLogger("tokenweir.admission")
 
@@ -65,7 +65,7 @@ class Refusals:
         return immediate(
             error.status,
             body,
-            headers=bad_request_headers(error.status) | {REQUEST_ID: request_id},
+            headers=bad_request_headers(error.status) | _named(path, error.status, request_id),
             details=f"{DETAILS_PREFIX}{error.code}",
         )
 
@@ -113,7 +113,7 @@ class Refusals:
         return immediate(
             429,
             body,
-            headers=rejected_headers(verdict) | {REQUEST_ID: request_id},
+            headers=rejected_headers(verdict) | _named(path, 429, request_id),
             details=f"{DETAILS_PREFIX}over_limit",
         )
 
@@ -159,9 +159,13 @@ class Refusals:
         return immediate(
             503,
             body,
-            headers=unavailable_headers() | {REQUEST_ID: request_id},
+            headers=unavailable_headers() | _named(path, 503, request_id),
             details=f"{DETAILS_PREFIX}{error.store}_unavailable",
         )
+
+
+def _named(path: str, status: int, request_id: str) -> dict[str, str]:
+    return error_headers(path, status=status) | {REQUEST_ID: request_id}
 
 
 def _logged_amounts(verdict: Rejected) -> dict[str, int]:

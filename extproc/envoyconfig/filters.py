@@ -60,8 +60,10 @@ def strip_identity(options: RenderOptions) -> p.http_connection_manager.HttpFilt
 def api_key_auth(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
     """Know clients by their key and put the service id into the identity header.
 
-    ``Authorization: Bearer KEY`` is what OpenAI's clients send, ``x-api-key: KEY`` Anthropic's. The
-    key itself goes no further.
+    ``Authorization: Bearer KEY`` is what OpenAI's clients send, ``x-api-key: KEY`` Anthropic's,
+    ``x-goog-api-key: KEY`` Google's, ``api-key: KEY`` Azure's. The first that is there decides:
+    ``Authorization`` comes last, because AWS's clients have a signature in it and their key in
+    ``x-api-key``. The key itself goes no further, and nor does any of these headers.
     """
     auth = p.api_key_auth
     keys = options.api_keys or {}
@@ -70,8 +72,8 @@ def api_key_auth(options: RenderOptions) -> p.http_connection_manager.HttpFilter
         auth.ApiKeyAuth(
             credentials=[auth.Credential(key=key, client=keys[key]) for key in sorted(keys)],
             key_sources=[
-                auth.KeySource(header="authorization"),
-                auth.KeySource(header="x-api-key"),
+                auth.KeySource(header=name)
+                for name in ("x-api-key", "x-goog-api-key", "api-key", "authorization")
             ],
             forwarding=auth.Forwarding(header=options.identity_header, hide_credentials=True),
         ),

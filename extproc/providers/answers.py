@@ -19,7 +19,7 @@ from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent, SseParser
 from extproc.providers.tally import TextTally
 from extproc.providers.tokens import count_tokens
-from extproc.providers.wire_formats import Answer, Framer, WireFormat
+from extproc.providers.wire_formats import Answer, Framer, Header, WireFormat
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
@@ -38,10 +38,13 @@ def answer_reader(
     hides_usage: bool,
     encoding: str,
     factor_percent: int | None = None,
+    header: Header | None = None,
 ) -> "AnswerReader":
     """A reader for one answer. ``factor_percent`` is that of the request's facts; None takes the
-    format's usual one. An unknown format is read as OpenAI's."""
+    format's usual one. ``header`` gives the answer's headers. An unknown format is read as
+    OpenAI's."""
     spoken = format_named(wire_format)
+    told = spoken.header_usage
     return AnswerReader(
         spoken,
         TextTally(encoding),
@@ -50,6 +53,7 @@ def answer_reader(
         hides_usage=hides_usage,
         encoding=encoding,
         factor_percent=spoken.factor_percent if factor_percent is None else factor_percent,
+        told=Usage() if header is None or told is None else told(header),
     )
 
 
@@ -66,6 +70,7 @@ class AnswerReader:
         hides_usage: bool,
         encoding: str,
         factor_percent: int,
+        told: Usage,
     ) -> None:
         self._spoken = spoken
         self._answer: Answer = spoken.answer(tally)
@@ -75,6 +80,7 @@ class AnswerReader:
         self._hides = hides_usage
         self._encoding = encoding
         self._factor_percent = factor_percent
+        self._told = told
         self._coded_head: bytes | None = b""  # bytes of which the coding is not known yet
         self._inflater: Inflater | None = None
         self._head = b""  # plain bytes of which the kind is not known yet
@@ -95,7 +101,7 @@ class AnswerReader:
     def usage(self) -> Usage:
         """What the provider reported so far, never summed up; see Usage.merged."""
         self._read_json()
-        return self._answer.usage
+        return self._told.merged(self._answer.usage)
 
     @property
     def saw_output(self) -> bool:
@@ -107,7 +113,7 @@ class AnswerReader:
     def unread(self) -> bool:
         """True when part of the answer was in an encoding, or of a size, that is not read."""
         self._read_json()
-        is_text_lost = self._json.overflowed and not self._answer.usage.is_known
+        is_text_lost = self._json.overflowed and not self.usage.is_known
         is_lost = is_text_lost or self._framer.truncated or self._kind == "binary"
         is_lost = is_lost or (self._inflater is not None and self._inflater.lost)
         return is_lost or self._answer.unread or not self.readable

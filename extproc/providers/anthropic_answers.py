@@ -1,6 +1,7 @@
 """Anthropic's answers: usage and text of messages."""
 
 from extproc.core.usage import Usage
+from extproc.providers.anthropic_iterations import taken_beside
 from extproc.providers.counting import compact
 from extproc.providers.json_answer import child, children, name_of, token_number
 from extproc.providers.requests import JsonObject
@@ -25,6 +26,7 @@ class AnthropicAnswer:
         self._tally = tally
         self._numbers: dict[str, int] = {}
         self._reasoning: int | None = None
+        self._others = Usage()
         self.running_output_tokens = 0
         self.saw_output = False
         self.error = False
@@ -53,7 +55,7 @@ class AnthropicAnswer:
         reasoning = self._reasoning
         if reasoning is not None and output_tokens is not None:
             reasoning = min(reasoning, output_tokens)
-        return Usage(
+        usage = Usage(
             input_tokens=input_tokens,
             output_tokens=output_tokens,
             cached_input_tokens=cached,
@@ -63,6 +65,7 @@ class AnthropicAnswer:
             cache_write_1h_tokens=numbers.get(_WRITE_1H),
             server_tool_calls=numbers.get(_SEARCHES),
         )
+        return usage.beside(self._others) if usage.is_known else usage
 
     def take_event(self, event: SseEvent) -> None:
         """One event of a stream, told by its JSON "type" (the event name only repeats it)."""
@@ -128,6 +131,8 @@ class AnthropicAnswer:
         self._take_numbers(report, names)
         self._take_numbers(child(report, "cache_creation"), (_WRITE_5M, _WRITE_1H))
         self._take_numbers(child(report, "server_tool_use"), (_SEARCHES,))
+        if report.get("iterations"):
+            self._others = taken_beside(report)
         details = child(report, "output_tokens_details") or {}
         thinking = token_number(details.get("thinking_tokens"))
         self._reasoning = thinking or self._reasoning

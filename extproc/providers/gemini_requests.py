@@ -168,4 +168,7 @@ def _embedded(request: object, where: str, counter: GeminiCounter) -> int:
     content = request.get("content")
     if not isinstance(content, dict):
         raise wrong(f"{where}content", "an object")
-    return counter.contents(content) + counter.contents(request.get("title"))
+    # Vertex has the title among the settings of its embedContent.
+    config = member(request, "embedContentConfig")
+    titles = [request.get("title"), config.get("title") if isinstance(config, dict) else None]
+    return counter.contents(content) + sum(counter.contents(title) for title in titles)

@@ -30,6 +30,8 @@ class ReportedAnswer:
     def __init__(self, tally: TextTally) -> None:
         self._tally = tally
         self._usage = Usage()
+        # What other models took on the way: reported beside the usage, not inside it.
+        self._others = Usage()
         self._done = False
         self.running_output_tokens = 0
         self.saw_output = False
@@ -58,7 +60,7 @@ class ReportedAnswer:
         elif self.saw_output:
             # Zero for something that was visibly produced is a placeholder, not a number.
             input_tokens, output_tokens = input_tokens or None, output_tokens or None
-        return replace(
+        whole = replace(
             usage,
             input_tokens=input_tokens,
             output_tokens=output_tokens,
@@ -66,6 +68,7 @@ class ReportedAnswer:
             cache_write_tokens=_clipped(usage.cache_write_tokens, input_tokens),
             reasoning_tokens=_clipped(usage.reasoning_tokens, output_tokens),
         )
+        return whole.beside(self._others) if whole.is_known else whole
 
     def _take_names(self, value: JsonObject) -> None:
         self.response_id = name_of(value, "id") or self.response_id
@@ -83,6 +86,14 @@ class ReportedAnswer:
             # A running or final number covers all text up to and including this event.
             self.running_output_tokens = usage.output_tokens
             self._tally.restart()
+
+
+def pictures_of(report: JsonObject) -> Usage:
+    """The usage of what makes pictures: all output that is not said to be text is one."""
+    usage = usage_of(report)
+    if usage.image_output_tokens is None:
+        usage = replace(usage, image_output_tokens=usage.output_tokens)
+    return usage
 
 
 def _clipped(part: int | None, whole: int | None) -> int | None:

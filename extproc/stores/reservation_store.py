@@ -26,6 +26,8 @@ from extproc.stores.verdicts import read_roots, read_settle_result, read_verdict
 
 # A model name or request id is kept for people to read; a client may send a very long one.
 _MAX_NOTE_CHARACTERS = 256
+# Of a root without policies: it knows one kind of history, the mean.
+_SIMPLE_MODES = {EstimateMode.STRICT: 1, EstimateMode.GIVEN: 2}
 
 
 class RedisReservationStore:
@@ -231,7 +233,7 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         _note(request.model),
         _note(request.request_id),
         *_pinned(request.limit),
-        int(request.estimate.mode is EstimateMode.STRICT),
+        _SIMPLE_MODES.get(request.estimate.mode, 0),
         platform_cap,
         request.owner,
         request.request_hash,

@@ -72,17 +72,23 @@ async def test_without_a_filter_that_authenticates_a_forged_identity_is_gone(
         assert rig.server.attribute(f"request.headers['{NAME}']") is None
 
 
-async def test_keys_are_known_as_openai_and_as_anthropic_clients_send_them(rig: Rig) -> None:
-    for headers in ({"authorization": "Bearer key-a"}, {"x-api-key": "key-a"}):
+async def test_keys_are_known_as_each_providers_clients_send_them(rig: Rig) -> None:
+    names = ("x-api-key", "x-goog-api-key", "api-key")
+    signed = {"authorization": "AWS4-HMAC-SHA256 Credential=A/20261130/x/bedrock/aws4_request"}
+    for headers in (
+        {"authorization": "Bearer key-a"},
+        *({name: "key-a"} for name in names),
+        signed | {"x-api-key": "key-a"},
+    ):
         rig.server.asked.clear()
         status, _, _ = await rig.post(headers=headers)
         assert (status, rig.server.attribute(f"request.headers['{NAME}']")) == (200, "team-a")
-    for headers in ({"authorization": "Bearer key-b"}, {"x-api-key": "key-b"}, {"x-other": "1"}):
+    for headers in ({"authorization": "Bearer key-b"}, {"x-api-key": "key-b"}, signed):
         status, _, _ = await rig.post(headers=headers)
         assert status == 401
     for sent in rig.provider.requests:
         assert sent["authorization"] == "Bearer real"
-        assert "x-api-key" not in sent
+        assert not sent.keys() & set(names)
 
 
 async def test_the_answer_passes_when_metering_leaves_at_once(rig: Rig) -> None:

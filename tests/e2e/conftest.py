@@ -12,7 +12,7 @@ from extproc.demo.stack import Stack
 from tests.support import mariadb
 from tests.support.client import StackClient
 
-_SERVICES = tuple(f"e2e-{number}" for number in range(60))
+_SERVICES = tuple(f"e2e-{number}" for number in range(300))
 _free = itertools.count()
 
 
@@ -32,6 +32,18 @@ def shared_stack(
 @pytest.fixture
 def client(shared_stack: Stack) -> Iterator[StackClient]:
     """A client of the shared stack under a service id that no other test uses."""
+    yield from _client(shared_stack)
+
+
+@pytest.fixture(scope="module")
+def module_client(shared_stack: Stack) -> Iterator[StackClient]:
+    """The same for all tests of one module, with room for all of them."""
+    for client in _client(shared_stack):
+        client.limit()
+        yield client
+
+
+def _client(shared_stack: Stack) -> Iterator[StackClient]:
     with redis.Redis.from_url(shared_stack.redis_url, decode_responses=True) as connection:
         client = StackClient(shared_stack, _SERVICES[next(_free)], connection)
         yield client

@@ -89,7 +89,7 @@ async def test_small_requests_and_streams_go_on_while_a_megabyte_is_counted() ->
     large = {**CHAT, "messages": [{"role": "user", "content": "word " * 190_000}]}
     counting = asyncio.create_task(bench.ask(message(large)))
     settler = Settler(bench.store, bench.telemetry)
-    metering = Metering(settler, is_stopping=lambda: False)
+    metering = Metering(settler, bench.telemetry, is_stopping=lambda: False)
     word = b'data: {"choices":[{"index":0,"delta":{"content":" word"}}]}\n\n'
 
     async def stream(number: int) -> None:

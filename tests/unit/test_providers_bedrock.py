@@ -13,7 +13,7 @@ from extproc.providers.bedrock_counting import (
     VIDEO_TOKENS_PER_SECOND,
 )
 from extproc.providers.counting import ANTHROPIC_IMAGE, DOCUMENT
-from extproc.providers.errors_shape import error_body
+from extproc.providers.errors_shape import error_body, error_headers
 from extproc.providers.registry import provider_of, read_request, route_at, wire_format_of
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.tokens import count_tokens
@@ -111,6 +111,7 @@ def test_a_model_with_the_name_of_a_segment_is_a_model() -> None:
             Unmetered("bedrock_bidirectional", "bedrock_bidirectional"),
         ),
         ("/async-invoke", Unmetered("bedrock_async_invoke", "bedrock_async_invoke")),
+        ("/guardrail/abc/version/1/apply", Unmetered("bedrock_guardrail", "bedrock_guardrail")),
         ("/model/count-tokens", Unmetered("unknown_path")),
         ("/x/async-invoke", Unmetered("unknown_path")),
     ],
@@ -340,10 +341,16 @@ def test_errors_are_aws_exceptions(status: int, word: str) -> None:
     for path in (f"/model/{CLAUDE}/converse", f"/model/{CLAUDE}/count-tokens", "bedrock_invoke"):
         raw = error_body(path, status=status, code="x", message="slow down", param="n")
         assert json.loads(raw) == {"__type": word, "message": "slow down"}
+        assert error_headers(path, status=status) == {"x-amzn-errortype": word}
+    assert error_headers("/v1/chat/completions", status=status) == {}
 
 
 def test_every_route_of_bedrock_answers_in_its_shape() -> None:
-    for path in ("/async-invoke", f"/model/{CLAUDE}/invoke-with-bidirectional-stream"):
+    for path in (
+        "/async-invoke",
+        "/guardrail/abc/version/1/apply",
+        f"/model/{CLAUDE}/invoke-with-bidirectional-stream",
+    ):
         route = route_at(path)
         assert route is not None
         assert route.provider == "bedrock"

@@ -123,6 +123,7 @@ def test_every_format_names_itself_in_its_facts() -> None:
         "messages": [],
         "input": "x",
         "query": "x",
+        "questions": [],
         "documents": ["y"],
         "url": "https://x",
     }
@@ -173,6 +174,9 @@ def test_long_paths_are_looked_up_but_not_kept() -> None:
         ("/v1/messages/count_tokens", "anthropic_count_tokens", True),
         ("/v1/messages/batches", "anthropic_batches", False),
         ("/v1/batches", "openai_batches", False),
+        ("/v1/responses/input_tokens", "openai_input_tokens", True),
+        ("/openai/v1/responses/input_tokens?api-version=1", "openai_input_tokens", True),
+        ("/v1/input_tokens", "unknown_path", False),
         ("/v1/realtime/client_secrets", "openai_realtime", False),
         ("/v1/realtime/calls", "openai_realtime", False),
         ("/v1/files", "unknown_path", False),

@@ -330,6 +330,8 @@ def test_embeddings_count_their_content_and_title_and_have_no_output() -> None:
     assert (facts.wire_format, facts.model) == ("gemini_embeddings", "gemini-embedding-001")
     assert facts.new_body is None
     assert read(BATCH_EMBED, {"requests": [one, one]}).input_tokens == 2 * tokens
+    configured = {"content": one["content"], "embedContentConfig": {"title": "A title"}}
+    assert read(EMBED, configured).input_tokens == tokens
     assert refused(EMBED, {}) == ("invalid_value", "content")
     assert refused(BATCH_EMBED, {}) == ("invalid_value", "requests")
     assert refused(BATCH_EMBED, {"requests": [one, {}]})[1] == "requests[1].content"

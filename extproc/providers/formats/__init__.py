@@ -26,11 +26,16 @@ from extproc.providers.formats.ollama import OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_G
 from extproc.providers.formats.openai_audio import OPENAI_SPEECH, OPENAI_TRANSCRIPTION
 from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.formats.openai_completions import OPENAI_COMPLETIONS
+from extproc.providers.formats.openai_decisions import OPENAI_DECISIONS
 from extproc.providers.formats.openai_embeddings import OPENAI_EMBEDDINGS
 from extproc.providers.formats.openai_images import OPENAI_IMAGES
 from extproc.providers.formats.openai_moderations import OPENAI_MODERATIONS
 from extproc.providers.formats.openai_responses import OPENAI_RESPONSES
-from extproc.providers.formats.openai_unmetered import OPENAI_BATCHES, OPENAI_REALTIME
+from extproc.providers.formats.openai_unmetered import (
+    OPENAI_BATCHES,
+    OPENAI_INPUT_TOKENS,
+    OPENAI_REALTIME,
+)
 from extproc.providers.formats.rerank import RERANK
 from extproc.providers.formats.vertex import (
     VERTEX_ANTHROPIC,
@@ -73,6 +78,7 @@ BUILT_IN: tuple[Route, ...] = (
     OPENAI_CHAT,
     OPENAI_COMPLETIONS,
     OPENAI_RESPONSES,
+    OPENAI_DECISIONS,
     OPENAI_EMBEDDINGS,
     OPENAI_IMAGES,
     OPENAI_TRANSCRIPTION,
@@ -80,6 +86,7 @@ BUILT_IN: tuple[Route, ...] = (
     OPENAI_MODERATIONS,
     OPENAI_REALTIME,
     OPENAI_BATCHES,
+    OPENAI_INPUT_TOKENS,
     ANTHROPIC_MESSAGES,
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_BATCHES,

@@ -133,6 +133,7 @@ def read_speech(body: JsonObject, limits: ReadLimits, _target: Target) -> Reques
         output_cap_tokens=min(spoken * _SPEECH_TOKENS_PER_TOKEN, limits.max_output_tokens),
         choices=1,
         encoding=encoding,
+        reserves_cap=True,
     )
 
 

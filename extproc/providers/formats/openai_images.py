@@ -12,7 +12,7 @@ from extproc.providers.counting import Counter
 from extproc.providers.fields import flag, model_of, positive_int, wrong
 from extproc.providers.json_answer import child, children
 from extproc.providers.multipart import FormFile
-from extproc.providers.openai_usage import ReportedAnswer
+from extproc.providers.openai_usage import ReportedAnswer, usage_of
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.sse import SseEvent
@@ -53,6 +53,7 @@ def read_images(body: JsonObject, limits: ReadLimits, _target: Target) -> Reques
         output_cap_tokens=choices * per_image,
         choices=choices,
         encoding=encoding,
+        reserves_cap=True,
     )
 
 
@@ -129,6 +130,9 @@ class ImagesAnswer(ReportedAnswer):
             if self._usage.image_output_tokens is None:
                 produced = self._usage.output_tokens
                 self._usage = self._usage.merged(Usage(image_output_tokens=produced))
+        svg = child(value, "svg_usage")
+        if svg is not None:  # of the model that writes the picture as text
+            self._others = usage_of(svg)
 
 
 def _matches(target: Target) -> bool:

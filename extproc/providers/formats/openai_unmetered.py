@@ -1,10 +1,12 @@
-"""OpenAI's paths that start what never passes here: realtime sessions and batches.
+"""OpenAI's paths that are not metered: what never passes here (realtime sessions and batches), and
+counting the tokens of a response before it is asked for, which is free.
 
-Their usage is reported over a socket, or a day later in a file, so they follow the setting on
-unmetered requests, each under a reason of its own. A WebSocket has no body and never reaches
+Usage of the former is reported over a socket, or a day later in a file, so they follow the setting
+on unmetered requests, each under a reason of its own. A WebSocket has no body and never reaches
 admission at all: routes refuse upgrades.
 """
 
+from extproc.providers.paths import has_api_prefix
 from extproc.providers.wire_formats import KnownPath, Target
 
 
@@ -16,6 +18,17 @@ def _is_batches(target: Target) -> bool:
     return target.before in ("v1", "openai")
 
 
+def _is_counting(target: Target) -> bool:
+    return target.before == "responses" and has_api_prefix(target, words=2)
+
+
+OPENAI_INPUT_TOKENS = KnownPath(
+    name="openai_input_tokens",
+    provider="openai",
+    ends=("input_tokens",),
+    matches=_is_counting,
+    is_free=True,
+)
 OPENAI_REALTIME = KnownPath(
     name="openai_realtime",
     provider="openai",
