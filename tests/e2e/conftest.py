@@ -35,9 +35,20 @@ def client(shared_stack: Stack) -> Iterator[StackClient]:
     yield from _client(shared_stack)
 
 
-@pytest.fixture(scope="module")
-def module_client(shared_stack: Stack) -> Iterator[StackClient]:
-    """The same for all tests of one module, with room for all of them."""
+@pytest.fixture(scope="session")
+def sdk_root(shared_stack: Stack) -> Iterator[StackClient]:
+    """The root of all calls in ``tests.support.sdk_calls``, whose windows are compared with the
+    provider's journal: nothing else is charged here."""
+    yield from _with_limits(shared_stack)
+
+
+@pytest.fixture(scope="session")
+def loose_root(shared_stack: Stack) -> Iterator[StackClient]:
+    """A root for tests that look at their own reservations only."""
+    yield from _with_limits(shared_stack)
+
+
+def _with_limits(shared_stack: Stack) -> Iterator[StackClient]:
     for client in _client(shared_stack):
         client.limit()
         yield client

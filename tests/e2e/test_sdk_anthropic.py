@@ -175,16 +175,14 @@ def messages_with_an_advisor(client: anthropic.Anthropic, headers: dict[str, str
 
 
 @pytest.mark.parametrize("name", CALLS.by_name)
-def test_a_call_is_charged_what_the_provider_produced(
-    module_client: StackClient, name: str
-) -> None:
-    CALLS.make(name, module_client.anthropic, module_client)
+def test_a_call_is_charged_what_the_provider_produced(sdk_root: StackClient, name: str) -> None:
+    CALLS.make(name, sdk_root.anthropic, sdk_root)
 
 
-async def test_streams_at_once_are_kept_apart(module_client: StackClient) -> None:
+async def test_streams_at_once_are_kept_apart(sdk_root: StackClient) -> None:
     async with anthropic.AsyncAnthropic(
-        base_url=module_client.anthropic.base_url,
-        api_key=module_client.anthropic.api_key,
+        base_url=sdk_root.anthropic.base_url,
+        api_key=sdk_root.anthropic.api_key,
         max_retries=0,
     ) as client:
 
@@ -198,22 +196,22 @@ async def test_streams_at_once_are_kept_apart(module_client: StackClient) -> Non
     assert found == [text(length) for length in lengths]
 
 
-def test_counting_is_free_and_batches_are_refused_and_counted(module_client: StackClient) -> None:
-    reservations = len(module_client.records())
-    counted = module_client.anthropic.messages.count_tokens(
+def test_counting_is_free_and_batches_are_refused_and_counted(sdk_root: StackClient) -> None:
+    reservations = len(sdk_root.records())
+    counted = sdk_root.anthropic.messages.count_tokens(
         model=MODEL, messages=MESSAGES, extra_headers={"x-fake": "label=anthropic-count"}
     )
     assert counted.input_tokens > 0
     unmetered = {"reason": "anthropic_batches"}
-    before = module_client.metric("tokenweir_unmetered_total", **unmetered)
+    before = sdk_root.metric("tokenweir_unmetered_total", **unmetered)
     request: Any = {"custom_id": "one", "params": ASKED}
     with pytest.raises(anthropic.PermissionDeniedError) as refused:
-        module_client.anthropic.messages.batches.create(requests=[request])
+        sdk_root.anthropic.messages.batches.create(requests=[request])
     assert refused.value.type == "permission_error"
-    assert module_client.metric("tokenweir_unmetered_total", **unmetered) == before + 1
-    assert len(module_client.records()) == reservations
+    assert sdk_root.metric("tokenweir_unmetered_total", **unmetered) == before + 1
+    assert len(sdk_root.records()) == reservations
 
 
-def test_the_root_has_what_the_journal_has(module_client: StackClient) -> None:
-    """Stands last: it looks at all calls of this module."""
-    assert Calls.drift(module_client, CALLS) == 0
+def test_the_root_has_what_the_journal_has(sdk_root: StackClient) -> None:
+    """Stands last: it looks at all calls until now."""
+    assert Calls.drift(sdk_root, CALLS) == 0

@@ -229,16 +229,14 @@ def rerank(client: openai.OpenAI, headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS.by_name)
-def test_a_call_is_charged_what_the_provider_produced(
-    module_client: StackClient, name: str
-) -> None:
-    CALLS.make(name, module_client.openai, module_client)
+def test_a_call_is_charged_what_the_provider_produced(sdk_root: StackClient, name: str) -> None:
+    CALLS.make(name, sdk_root.openai, sdk_root)
 
 
-async def test_streams_at_once_are_kept_apart(module_client: StackClient) -> None:
+async def test_streams_at_once_are_kept_apart(sdk_root: StackClient) -> None:
     async with openai.AsyncOpenAI(
-        base_url=module_client.openai.base_url,
-        api_key=module_client.openai.api_key,
+        base_url=sdk_root.openai.base_url,
+        api_key=sdk_root.openai.api_key,
         max_retries=0,
     ) as client:
 
@@ -256,6 +254,6 @@ async def test_streams_at_once_are_kept_apart(module_client: StackClient) -> Non
     assert said == [text(length) for length in lengths]
 
 
-def test_the_root_has_what_the_journal_has(module_client: StackClient) -> None:
-    """Stands last: it looks at all calls of this module."""
-    assert Calls.drift(module_client, CALLS) == 0
+def test_the_root_has_what_the_journal_has(sdk_root: StackClient) -> None:
+    """Stands last: it looks at all calls until now."""
+    assert Calls.drift(sdk_root, CALLS) == 0

@@ -160,12 +160,10 @@ def speech_stream(client: openai.OpenAI, headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS.by_name)
-def test_a_call_is_charged_what_the_provider_produced(
-    module_client: StackClient, name: str
-) -> None:
-    CALLS.make(name, module_client.openai, module_client)
+def test_a_call_is_charged_what_the_provider_produced(sdk_root: StackClient, name: str) -> None:
+    CALLS.make(name, sdk_root.openai, sdk_root)
 
 
-def test_the_root_has_what_the_journal_has(module_client: StackClient) -> None:
-    """Stands last: it looks at all calls of this module."""
-    assert Calls.drift(module_client, CALLS) == 0
+def test_the_root_has_what_the_journal_has(sdk_root: StackClient) -> None:
+    """Stands last: it looks at all calls until now."""
+    assert Calls.drift(sdk_root, CALLS) == 0

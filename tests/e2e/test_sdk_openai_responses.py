@@ -209,11 +209,11 @@ def azure_transcription(client: openai.AzureOpenAI, headers: dict[str, str]) -> 
 
 
 @pytest.fixture(scope="module")
-def azure(module_client: StackClient) -> Iterator[openai.AzureOpenAI]:
+def azure(sdk_root: StackClient) -> Iterator[openai.AzureOpenAI]:
     """Azure's client sends its key in a header of its own, and deployments in the path."""
     with openai.AzureOpenAI(
-        azure_endpoint=module_client.stack.base_url,
-        api_key=demo_key(module_client.service),
+        azure_endpoint=sdk_root.stack.base_url,
+        api_key=demo_key(sdk_root.service),
         api_version="2025-04-01-preview",
         max_retries=0,
     ) as client:
@@ -221,28 +221,26 @@ def azure(module_client: StackClient) -> Iterator[openai.AzureOpenAI]:
 
 
 @pytest.mark.parametrize("name", CALLS.by_name)
-def test_a_call_is_charged_what_the_provider_produced(
-    module_client: StackClient, name: str
-) -> None:
-    CALLS.make(name, module_client.openai, module_client)
+def test_a_call_is_charged_what_the_provider_produced(sdk_root: StackClient, name: str) -> None:
+    CALLS.make(name, sdk_root.openai, sdk_root)
 
 
 @pytest.mark.parametrize("name", AZURE.by_name)
 def test_a_call_of_azures_client_is_charged_what_the_provider_produced(
-    module_client: StackClient, azure: openai.AzureOpenAI, name: str
+    sdk_root: StackClient, azure: openai.AzureOpenAI, name: str
 ) -> None:
-    AZURE.make(name, azure, module_client)
+    AZURE.make(name, azure, sdk_root)
 
 
-def test_counting_the_input_is_free(module_client: StackClient) -> None:
-    reservations = len(module_client.records())
-    counted = module_client.openai.responses.input_tokens.count(
+def test_counting_the_input_is_free(sdk_root: StackClient) -> None:
+    reservations = len(sdk_root.records())
+    counted = sdk_root.openai.responses.input_tokens.count(
         model="gpt-4o", input=PROMPT, extra_headers={"x-fake": "label=responses-count"}
     )
     assert counted.input_tokens > 0
-    assert len(module_client.records()) == reservations
+    assert len(sdk_root.records()) == reservations
 
 
-def test_the_root_has_what_the_journal_has(module_client: StackClient) -> None:
-    """Stands last: it looks at all calls of this module."""
-    assert Calls.drift(module_client, CALLS, AZURE) == 0
+def test_the_root_has_what_the_journal_has(sdk_root: StackClient) -> None:
+    """Stands last: it looks at all calls until now."""
+    assert Calls.drift(sdk_root, CALLS, AZURE) == 0

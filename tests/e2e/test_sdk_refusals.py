@@ -54,8 +54,8 @@ def test_our_429(client: StackClient) -> None:
     assert client.counted("rpm") == 1
 
 
-def test_a_request_that_nobody_could_take_is_our_400(module_client: StackClient) -> None:
-    client = module_client.openai
+def test_a_request_that_nobody_could_take_is_our_400(loose_root: StackClient) -> None:
+    client = loose_root.openai
     with pytest.raises(openai.BadRequestError) as wrong:
         client.chat.completions.create(model="gpt-4o", messages=MESSAGES, n=1000)
     assert (wrong.value.param, wrong.value.type) == ("n", "invalid_request_error")
@@ -66,27 +66,27 @@ def test_a_request_that_nobody_could_take_is_our_400(module_client: StackClient)
         client.images.edit(model="gpt-image-1", prompt="x", image=SOUND, n=-1)
     assert wrong.value.param == "n"
     with pytest.raises(anthropic.BadRequestError) as bad:
-        claude(module_client.anthropic, max_tokens=-1)
+        claude(loose_root.anthropic, max_tokens=-1)
     assert bad.value.type == "invalid_request_error"
 
 
-def test_a_stranger_is_a_401_and_what_is_not_metered_a_403(module_client: StackClient) -> None:
+def test_a_stranger_is_a_401_and_what_is_not_metered_a_403(loose_root: StackClient) -> None:
     with (
         openai.OpenAI(
-            base_url=module_client.openai.base_url, api_key="nobody", max_retries=0
+            base_url=loose_root.openai.base_url, api_key="nobody", max_retries=0
         ) as stranger,
         pytest.raises(openai.AuthenticationError),
     ):
         OPENAI_CALLS["chat"](stranger)
     with pytest.raises(openai.PermissionDeniedError) as refused:
-        module_client.openai.batches.create(
+        loose_root.openai.batches.create(
             completion_window="24h", endpoint="/v1/responses", input_file_id="file-1"
         )
     assert refused.value.type == "permission_error"
     with pytest.raises(openai.PermissionDeniedError):
-        module_client.openai.post("/threads", cast_to=object, body={})
+        loose_root.openai.post("/threads", cast_to=object, body={})
     with pytest.raises(anthropic.PermissionDeniedError) as denied:
-        module_client.anthropic.post("/v1/messages/others", cast_to=object, body={})
+        loose_root.anthropic.post("/v1/messages/others", cast_to=object, body={})
     assert denied.value.type == "permission_error"
 
 
@@ -110,29 +110,29 @@ def test_a_service_without_limits_is_a_403(client: StackClient) -> None:
     ],
 )
 def test_the_providers_own_errors_pass_and_cost_nothing(
-    module_client: StackClient, status: int, kind: str
+    loose_root: StackClient, status: int, kind: str
 ) -> None:
     label = f"refusals-{status}"
     fake = {"x-fake": f"label={label};status={status};retry_after=7"}
     with pytest.raises(getattr(openai, kind)) as theirs:
-        module_client.openai.responses.create(model="gpt-4o", input="hi", extra_headers=fake)
+        loose_root.openai.responses.create(model="gpt-4o", input="hi", extra_headers=fake)
     assert theirs.value.response.headers["retry-after"] == "7"
-    _, record = ended(module_client, label)
+    _, record = ended(loose_root, label)
     assert (record["state"], record["charged"]) == ("RELEASED", "0")
     fake = {"x-fake": f"label={label}-claude;status={status};retry_after=7"}
     expected = "OverloadedError" if status == 529 else kind
     with pytest.raises(getattr(anthropic, expected, anthropic.APIStatusError)) as errors:
-        claude(module_client.anthropic, extra_headers=fake)
+        claude(loose_root.anthropic, extra_headers=fake)
     assert errors.value.response.headers["retry-after"] == "7"
-    _, record = ended(module_client, f"{label}-claude")
+    _, record = ended(loose_root, f"{label}-claude")
     assert (record["state"], record["charged"]) == ("RELEASED", "0")
 
 
 def test_an_error_in_mid_stream_is_raised_and_what_came_before_it_is_charged(
-    module_client: StackClient,
+    loose_root: StackClient,
 ) -> None:
     script = "output=9;error_event_after=4"
-    stacks = module_client
+    stacks = loose_root
     fake = {"x-fake": f"label=refusals-chat;{script}"}
     with pytest.raises(openai.APIError, match="overloaded"):
         list(
@@ -159,10 +159,10 @@ def test_an_error_in_mid_stream_is_raised_and_what_came_before_it_is_charged(
     assert entry.output_tokens_produced == 4
 
 
-def test_a_body_that_is_too_large_is_envoys_413(module_client: StackClient) -> None:
+def test_a_body_that_is_too_large_is_envoys_413(loose_root: StackClient) -> None:
     with pytest.raises(openai.APIStatusError) as large:
-        module_client.openai.audio.transcriptions.create(
+        loose_root.openai.audio.transcriptions.create(
             model="gpt-4o-transcribe", file=("a.mp3", bytes(17_000_000))
         )
     assert large.value.status_code == 413
-    assert demo_key(module_client.service) not in str(large.value)
+    assert demo_key(loose_root.service) not in str(large.value)

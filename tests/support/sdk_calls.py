@@ -66,8 +66,8 @@ class Calls(Generic[Client]):
 
     @staticmethod
     def drift(stack: StackClient, *tables: "Calls[Any]") -> int:
-        """Tokens between the root's windows and the journal of these calls, which must be all that
-        the root has seen, once nothing is open."""
+        """Tokens between the root's windows and the journal, once nothing is open. A call of these
+        tables that has no record counts whole."""
         eventually(lambda: stack.pending() == 0)
         return asyncio.run(_drift(stack, tuple(f"{table.prefix}-" for table in tables)))
 
@@ -82,11 +82,13 @@ async def _drift(stack: StackClient, prefixes: tuple[str, ...]) -> int:
         windows, records = await books.windows(), await books.records()
         assert windows
         # A window lasts two minutes, its records a quarter of an hour.
-        past = {r.request_id for r in records if (r.root, r.minute) not in windows}
+        known = {record.request_id for record in records}
+        now = {r.request_id for r in records if (r.root, r.minute) in windows}
         ours = [
             entry
             for entry in await books.journal()
-            if entry.label.startswith(prefixes) and entry.request_id not in past
+            if entry.request_id in now
+            or (entry.label.startswith(prefixes) and entry.request_id not in known)
         ]
         return drift(windows, records, ours)
     finally:
