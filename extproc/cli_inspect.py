@@ -21,6 +21,7 @@ from extproc.providers.captures import (
     read_capture,
     request_capture,
 )
+from extproc.providers.counting import MEDIA_KINDS
 from extproc.providers.registry import load_extensions, read_request
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.tokens import DEFAULT_ENCODING
@@ -29,7 +30,6 @@ from extproc.providers.tokens import DEFAULT_ENCODING
 EXIT_BAD_FILE = 2
 _EXIT_NO_READER = 141  # as a shell says of a program that wrote to a closed pipe
 _STDIN = "-"
-_MEDIA = frozenset({"images", "audio", "documents"})
 
 Line = dict[str, object]
 
@@ -132,7 +132,7 @@ def inspect_request(capture: RequestCapture) -> Line:
 def _parts(facts: RequestFacts) -> dict[str, int]:
     """The input by kind in the provider's tokens. What belongs to no kind is the overhead."""
     parts = {
-        kind: tokens if kind in _MEDIA else tokens * facts.factor_percent // 100
+        kind: tokens if kind in MEDIA_KINDS else tokens * facts.factor_percent // 100
         for kind, tokens in facts.parts.items()
     }
     overhead = facts.input_tokens - sum(parts.values())

@@ -2,7 +2,7 @@
 
 import re
 
-from extproc.providers.counting import ANTHROPIC_IMAGE, Counter
+from extproc.providers.counting import Counter
 from extproc.providers.fields import flag, model_of, objects, optional_list, positive_int, wrong
 from extproc.providers.media_rules import image_rule
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
@@ -36,9 +36,7 @@ def read_messages(body: JsonObject, limits: ReadLimits, _target: Target) -> Requ
     if system is not None and not isinstance(system, str | list):
         raise wrong("system", "a string or a list of blocks")
     tools = optional_list(body, "tools")
-    counter = Counter(
-        DEFAULT_ENCODING, image_tokens=ANTHROPIC_IMAGE, images=image_rule("anthropic", model)
-    )
+    counter = Counter(DEFAULT_ENCODING, images=image_rule("anthropic", model))
     counted = counter.content(system, "system") + sum(
         counter.message(message) for message in messages
     )

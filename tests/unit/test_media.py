@@ -275,7 +275,7 @@ def test_what_a_subclass_counts_inside_a_message_is_of_that_message_once() -> No
                 return self.content(part["tool"]) + self.json({"a": 1}) + self.text("more")
             return super()._part(part)
 
-    counter = Blocks("o200k_base", image_tokens=0)
+    counter = Blocks("o200k_base")
     total = counter.message({"content": [{"tool": "some words"}]}) + counter.json([1])
     assert sum(counter.parts.values()) == total
     assert set(counter.parts) == {"messages", "tools"}

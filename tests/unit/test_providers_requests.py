@@ -12,7 +12,7 @@ import pytest
 
 from extproc.core.errors import RequestError
 from extproc.providers.anthropic_requests import TOOLS_PROMPT, factor_percent_for
-from extproc.providers.counting import ANTHROPIC_IMAGE, DOCUMENT, OPENAI_IMAGE, OPENAI_IMAGE_LOW
+from extproc.providers.counting import DOCUMENT
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.tokens import count_tokens, warm_up
@@ -113,9 +113,9 @@ def test_media_count_flat_and_their_base64_never_as_text() -> None:
         return read(CHAT, chat(messages=[{"role": "user", "content": [part]}])).input_tokens - base
 
     url = f"data:image/png;base64,{blob}"
-    assert cost({"type": "image_url", "image_url": {"url": url}}) == OPENAI_IMAGE
+    assert cost({"type": "image_url", "image_url": {"url": url}}) == 765
     low: dict[str, Any] = {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
-    assert cost(low) == OPENAI_IMAGE_LOW
+    assert cost(low) == 85
     assert cost({"type": "file", "file": {"file_data": blob}}) == DOCUMENT
     audio: dict[str, Any] = {"type": "input_audio", "input_audio": {"data": blob, "format": "wav"}}
     # A megabyte of 16-bit PCM is at most 64 seconds at 8 kHz, 10 tokens each.
@@ -146,7 +146,7 @@ def test_anthropic_counts_system_tools_results_and_pictures() -> None:
     source = {"type": "base64", "data": "A" * 1_000_000, "media_type": "image/png"}
     picture = [{"role": "user", "content": [{"type": "image", "source": source}]}]
     # The factor is one between tokenizers; a picture is not text.
-    assert cost(messages=picture) == scaled(4) + ANTHROPIC_IMAGE
+    assert cost(messages=picture) == scaled(4) + 1568
 
 
 def test_anthropic_factor_follows_the_model() -> None:

@@ -7,7 +7,6 @@ reserve lacks it, the settlement has it.
 
 from extproc.core.usage import Usage
 from extproc.providers.counting import (
-    OPENAI_IMAGE,
     PER_ANSWER,
     PER_MESSAGE,
     Counter,
@@ -21,7 +20,7 @@ from extproc.providers.fields import (
     wrong,
 )
 from extproc.providers.json_answer import child, children
-from extproc.providers.media_rules import image_rule
+from extproc.providers.media_rules import image_rule_by_name
 from extproc.providers.openai_usage import ReportedAnswer
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
@@ -51,7 +50,7 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
     stream = flag(body, "stream")
     cap = positive_int(body, "max_output_tokens", at_most=limits.max_output_tokens)
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE, images=image_rule("openai", model))
+    counter = Counter(encoding, images=image_rule_by_name(model))
     input_tokens = PER_ANSWER + _input(body.get("input"), counter)
     instructions = body.get("instructions")
     if instructions is not None:
@@ -98,9 +97,10 @@ def _item(item: JsonObject, counter: Counter) -> int:
     if kind == "item_reference":
         return 0
     if kind in _PICTURES:
-        return OPENAI_IMAGE
+        return counter.picture(None)
     sealed = item.get("encrypted_content")
-    tokens = -(-len(sealed) // _SEALED_CHARS_PER_TOKEN) if isinstance(sealed, str) else 0
+    chars = len(sealed) if isinstance(sealed, str) else 0
+    tokens = counter.media("sealed", -(-chars // _SEALED_CHARS_PER_TOKEN))
     return tokens + counter.message({k: v for k, v in item.items() if k not in _MARKS})
 
 

@@ -80,8 +80,9 @@ def read_predict(body: JsonObject, _limits: ReadLimits, target: Target) -> Reque
     if not isinstance(instances, list):
         raise wrong("instances", "a list of objects")
     encoding = encoding_for(model)
-    input_tokens = Counter(encoding, image_tokens=0).content(instances)
-    return embedding_facts("vertex_embeddings_predict", model, input_tokens, encoding)
+    counter = Counter(encoding)
+    input_tokens = counter.content(instances)
+    return embedding_facts("vertex_embeddings_predict", model, input_tokens, encoding, counter)
 
 
 VERTEX_GEMINI = variant(GEMINI, name="vertex_gemini", provider=_VERTEX, matches=_is_vertex)
