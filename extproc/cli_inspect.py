@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from extproc.core.errors import RequestError
@@ -39,13 +40,17 @@ def add_inspect_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
         text = f"print what is read of a captured {what}: one JSON line a file (docs/captures.md)"
         sub = verbs.add_parser(verb, help=text, description=text)
         sub.add_argument("files", nargs="+", metavar="FILE", help="a capture; - is standard input")
+        if verb == "response":
+            text = "also print what we count of the text, as counted_output_tokens"
+            sub.add_argument("--counted", action="store_true", help=text)
 
 
 def run_inspect_command(args: argparse.Namespace) -> int:
     """Prints to standard output; a file that is no capture is named on standard error."""
     load_extensions()
-    look: Callable[[Mapping[str, object], str], Line]
-    look = _request if args.verb == "request" else _response
+    look: Callable[[Mapping[str, object], str], Line] = _request
+    if args.verb == "response":
+        look = partial(_response, with_count=args.counted)
     status = 0
     try:
         for file in args.files:
@@ -80,8 +85,8 @@ def _request(value: Mapping[str, object], default_name: str) -> Line:
     return inspect_request(request_capture(value, default_name=default_name))
 
 
-def _response(value: Mapping[str, object], default_name: str) -> Line:
-    return inspect_answer(answer_capture(value, default_name=default_name))
+def _response(value: Mapping[str, object], default_name: str, *, with_count: bool) -> Line:
+    return inspect_answer(answer_capture(value, default_name=default_name), with_count=with_count)
 
 
 def inspect_request(capture: RequestCapture) -> Line:
@@ -139,7 +144,7 @@ def _parts(facts: RequestFacts) -> dict[str, int]:
     return {**parts, "overhead": overhead} if overhead > 0 else parts
 
 
-def inspect_answer(capture: AnswerCapture) -> Line:
+def inspect_answer(capture: AnswerCapture, *, with_count: bool = False) -> Line:
     """What metering would read of it, and from where the settled numbers would come."""
     reader = answer_reader(
         capture.wire_format,
@@ -159,7 +164,7 @@ def inspect_answer(capture: AnswerCapture) -> Line:
         error = f"the provider answered with status {capture.status}"
     elif reader.error:
         error = "the provider reported an error"
-    return {
+    line: Line = {
         "name": capture.name,
         "format": capture.wire_format,
         "input_tokens": usage.input_tokens,
@@ -168,9 +173,11 @@ def inspect_answer(capture: AnswerCapture) -> Line:
         "reasoning_tokens": usage.reasoning_tokens,
         "usage_known": usage.is_known,
         "source": _source(reader),
-        "counted_output_tokens": reader.counted_output_tokens(),
         "error": error,
     }
+    if with_count:
+        line["counted_output_tokens"] = reader.counted_output_tokens()
+    return line
 
 
 def _source(reader: AnswerReader) -> str:

@@ -7,7 +7,7 @@ from extproc.core.usage import Usage
 from extproc.providers.counting import Counter, compact, kind_of
 from extproc.providers.error_bodies import ollama_error
 from extproc.providers.fields import flag, model_of, objects, optional_list, optional_object, wrong
-from extproc.providers.json_answer import child, children, name_of, token_number
+from extproc.providers.json_answer import child, children, is_absurd, name_of, token_number
 from extproc.providers.media_rules import image_rule
 from extproc.providers.ndjson import NDJSON
 from extproc.providers.openai_usage import ReportedAnswer
@@ -157,6 +157,8 @@ class OllamaAnswer(ReportedAnswer):
             self._take_counts(value)
 
     def _take_counts(self, value: JsonObject) -> None:
+        if is_absurd(value, ("prompt_eval_count", "eval_count")):
+            return
         input_tokens = token_number(value.get("prompt_eval_count"))
         output_tokens = token_number(value.get("eval_count"))
         reason = value.get("done_reason")

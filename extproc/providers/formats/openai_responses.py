@@ -130,7 +130,7 @@ class ResponsesAnswer(ReportedAnswer):
             self._take_response(response)
         elif kind == "response.output_item.added":
             item = child(value, "item") or {}
-            self._add((value.get("output_index"), "name"), item.get("name"))
+            self._add((_index(value, "output_index"), "name"), item.get("name"))
         elif kind == "response.image_generation_call.partial_image":
             self.saw_output = self._has_media = True
         elif kind == "error" or event.name == "error" or value.get("error"):
