@@ -7,12 +7,7 @@ scaled as Anthropic's are. Shapes after AWS's API reference and user guide.
 
 from dataclasses import dataclass, replace
 
-from extproc.providers.anthropic_requests import (
-    FACTOR_PERCENT,
-    TOOLS_PROMPT,
-    factor_percent_for,
-    read_messages,
-)
+from extproc.providers.anthropic_requests import TOOLS_PROMPT, read_messages
 from extproc.providers.bedrock_counting import BlockCounter
 from extproc.providers.fields import (
     model_of,
@@ -22,6 +17,7 @@ from extproc.providers.fields import (
     positive_int,
     wrong,
 )
+from extproc.providers.input_factors import factor_percent
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import DEFAULT_ENCODING
 from extproc.providers.wire_formats import Target
@@ -109,7 +105,7 @@ def read_converse(body: JsonObject, limits: ReadLimits, target: Target) -> Reque
     paths = [_CONVERSE_CAP, *((_EXTRA, *path) for path in _CAPS)]
     cap = _largest([_cap(body, path, limits) for path in paths])
     stream = target.lowered[-1] == "converse-stream"
-    factor = _factor_percent(model)
+    factor = factor_percent("bedrock", model)
     return RequestFacts(
         wire_format="bedrock_converse_stream" if stream else "bedrock_converse",
         model=model,
@@ -143,7 +139,7 @@ def read_invoke(body: JsonObject, limits: ReadLimits, target: Target) -> Request
     cap = _largest([_cap(body, path, limits) for path in _CAPS])
     if family is _WITHOUT_TOKENS:
         cap = 0
-    factor = _factor_percent(model)
+    factor = factor_percent("bedrock", model)
     return RequestFacts(
         wire_format=name,
         model=model,
@@ -181,12 +177,6 @@ def _model(target: Target) -> str:
 def _family_of(model: str) -> Family | None:
     name = model.lower()
     return next((f for f in FAMILIES if any(mark in name for mark in f.marks)), None)
-
-
-def _factor_percent(model: str) -> int:
-    # OpenAI's open models use o200k itself.
-    is_openai = "openai." in model.lower()
-    return 100 if is_openai else max(FACTOR_PERCENT, factor_percent_for(model))
 
 
 def _count(body: JsonObject, counter: BlockCounter) -> int:

@@ -10,6 +10,7 @@ from extproc.providers.fields import (
     positive_int,
     wrong,
 )
+from extproc.providers.input_factors import factor_percent
 from extproc.providers.media_rules import image_rule_by_name
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import encoding_for
@@ -37,14 +38,16 @@ def read_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestF
     input_tokens = PER_ANSWER + sum(counter.message(message) for message in messages)
     input_tokens += counter.json(tools) + counter.json(functions)
     input_tokens += counter.json(response_format, "schema")
+    factor = factor_percent("openai", model)
     return RequestFacts(
         wire_format="openai_chat",
         model=model,
         stream=stream,
-        input_tokens=input_tokens,
+        input_tokens=counter.scaled(input_tokens, factor),
         output_cap_tokens=max(caps) * choices if caps else None,
         choices=choices,
         encoding=encoding,
+        factor_percent=factor,
         cap_path=("max_completion_tokens",),
         parts=counter.parts,
         media_tokens=counter.media_tokens,

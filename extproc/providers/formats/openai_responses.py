@@ -19,6 +19,7 @@ from extproc.providers.fields import (
     positive_int,
     wrong,
 )
+from extproc.providers.input_factors import factor_percent
 from extproc.providers.json_answer import child, children
 from extproc.providers.media_rules import image_rule_by_name
 from extproc.providers.openai_usage import ReportedAnswer
@@ -62,14 +63,16 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
     input_tokens += counter.json(text.get("format"), "schema")
     prompt = optional_object(body, "prompt") or {}
     input_tokens += counter.content(prompt.get("variables"))
+    factor = factor_percent("openai", model)
     return RequestFacts(
         wire_format="openai_responses",
         model=model,
         stream=stream,
-        input_tokens=input_tokens,
+        input_tokens=counter.scaled(input_tokens, factor),
         output_cap_tokens=cap,
         choices=1,
         encoding=encoding,
+        factor_percent=factor,
         cap_path=("max_output_tokens",),
         parts=counter.parts,
         media_tokens=counter.media_tokens,
