@@ -30,6 +30,27 @@ def holder_at(target: Target) -> int | None:
     return None
 
 
+def has_model(target: Target) -> bool:
+    """Whether the path ends with MODEL:verb."""
+    return holder_at(target) is not None
+
+
+def publisher_of(target: Target) -> str:
+    """Whose model it is in Vertex's paths, in lower case; "" where the path does not say."""
+    at = holder_at(target)
+    if at is None or at < 2 or target.lowered[at - 2] != "publishers":
+        return ""
+    return target.lowered[at - 1]
+
+
+def is_vertex(target: Target) -> bool:
+    """Whether a path is Vertex AI's: below a project and a location, a publisher, an endpoint."""
+    at = holder_at(target)
+    if at is not None and target.lowered[at] == "endpoints":
+        return True
+    return publisher_of(target) != "" or ("projects" in target.lowered[:-1])
+
+
 def path_model(target: Target) -> str:
     """The model in ``models/MODEL:verb``; raises RequestError 400 when there is none.
 

@@ -12,7 +12,8 @@ from extproc.providers.bedrock_requests import (
     read_invoke,
 )
 from extproc.providers.error_bodies import Refusal
-from extproc.providers.wire_formats import KnownPath, Target, WireFormat
+from extproc.providers.known_paths import known
+from extproc.providers.wire_formats import ANY_END, KnownPath, Target, WireFormat
 
 # The exceptions of the service's model, with the statuses that AWS gives them.
 _EXCEPTIONS = {
@@ -47,6 +48,22 @@ def _has_input_only_model(target: Target) -> bool:
 
 def _is_async_invoke(target: Target) -> bool:
     return target.lowered == ("async-invoke",)
+
+
+def _is_guardrail(target: Target) -> bool:
+    # The guardrail may be an ARN, with its slash.
+    return "guardrail" in target.lowered[:-3] and target.lowered[-3] == "version"
+
+
+def _is_agent(target: Target) -> bool:
+    last, lead = target.lowered[-1], target.lowered[:-1]
+    if last == "text":
+        return "agentaliases" in lead and "sessions" in lead
+    if last.startswith("retrieveandgenerate"):
+        return True
+    if last == "retrieve":
+        return "knowledgebases" in lead
+    return len(lead) > 2 and (lead[-1], lead[-3]) == ("aliases", "flows")
 
 
 BEDROCK_CONVERSE = WireFormat(
@@ -132,6 +149,31 @@ BEDROCK_ASYNC_INVOKE = KnownPath(
     error_shape=bedrock_error,
     is_free=False,
 )
+# By units of text; an agent, a flow or a knowledge base runs models of which no usage comes.
+BEDROCK_GUARDRAIL = KnownPath(
+    name="bedrock_guardrail",
+    provider="bedrock",
+    ends=("apply",),
+    matches=_is_guardrail,
+    error_shape=bedrock_error,
+    is_free=False,
+)
+BEDROCK_AGENTS = KnownPath(
+    name="bedrock_agents",
+    provider="bedrock",
+    ends=("text", "retrieveandgenerate", "retrieveandgeneratestream", "retrieve", ANY_END),
+    matches=_is_agent,
+    error_shape=bedrock_error,
+    is_free=False,
+)
+# Batches and training, started over the control plane.
+BEDROCK_JOBS = known(
+    "bedrock_jobs",
+    "bedrock",
+    *("model-invocation-job", "model-customization-jobs", "provisioned-model-throughput"),
+    anywhere=True,
+    error_shape=bedrock_error,
+)
 BEDROCK = (
     BEDROCK_CONVERSE,
     BEDROCK_CONVERSE_STREAM,
@@ -141,4 +183,7 @@ BEDROCK = (
     BEDROCK_COUNT_TOKENS,
     BEDROCK_BIDIRECTIONAL,
     BEDROCK_ASYNC_INVOKE,
+    BEDROCK_GUARDRAIL,
+    BEDROCK_AGENTS,
+    BEDROCK_JOBS,
 )
