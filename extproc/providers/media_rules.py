@@ -158,6 +158,7 @@ def image_rule(provider: str, model: str) -> ImageRule:
     return next(rule for pattern, rule in _rules()[provider] if pattern.search(name))
 
 
+@lru_cache(maxsize=512)
 def image_rule_by_name(model: str, *, default: str = "openai") -> ImageRule:
     """The rule of whose model the name says it is, whichever API is spoken."""
     name = model.lower()

@@ -265,6 +265,7 @@ UNKNOWN = (
     "/v1/assistants/a:run",
     "/v1beta/models/m:newVerb",
     "/x/show",
+    "/v1/projects/p/locations/l:generateContent",
     "/v1/admin/keys",
 )
 

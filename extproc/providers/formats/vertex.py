@@ -29,6 +29,10 @@ from extproc.providers.wire_formats import KnownPath, Target, WireFormat
 _VERTEX = "vertex"
 
 
+def _has_vertex_model(target: Target) -> bool:
+    return has_model(target) and is_vertex(target)
+
+
 def _is_text_embedding(target: Target) -> bool:
     # multimodalembedding is billed by the picture and the second.
     name = target.lowered[-1]
@@ -73,9 +77,9 @@ def read_predict(body: JsonObject, _limits: ReadLimits, target: Target) -> Reque
     return embedding_facts("vertex_embeddings_predict", model, input_tokens, encoding, counter)
 
 
-VERTEX_GEMINI = variant(GEMINI, name="vertex_gemini", provider=_VERTEX, matches=is_vertex)
+VERTEX_GEMINI = variant(GEMINI, name="vertex_gemini", provider=_VERTEX, matches=_has_vertex_model)
 VERTEX_EMBEDDINGS = variant(
-    GEMINI_EMBEDDINGS, name="vertex_embeddings", provider=_VERTEX, matches=is_vertex
+    GEMINI_EMBEDDINGS, name="vertex_embeddings", provider=_VERTEX, matches=_has_vertex_model
 )
 VERTEX_EMBEDDINGS_PREDICT = WireFormat(
     name="vertex_embeddings_predict",
