@@ -77,14 +77,14 @@ GEMINI_PREDICT = KnownPath(
     error_shape=gemini_error,
     is_free=False,
 )
-# Asks how far a film is, or ends work.
+# Asks how far a film is, or ends work, of whomever shares the key.
 GEMINI_OPERATIONS = KnownPath(
     name="gemini_operations",
     provider="gemini",
     ends=(":cancel", ":fetchpredictoperation"),
     matches=lambda target: has_model(target) or _is_cancel(target),
     error_shape=gemini_error,
-    is_free=True,
+    is_free=False,
 )
 # Older ways to an answer, and stores whose filling is billed as embeddings.
 GEMINI_OTHERS = KnownPath(

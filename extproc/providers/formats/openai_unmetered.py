@@ -1,9 +1,10 @@
 """OpenAI's paths that are not metered, which its many copies have too.
 
 Of some the usage is reported over a socket, or a day later in a file; some are billed by other
-things than tokens; some by nothing at all. Those that may cost follow the setting on unmetered
-requests, each group under a reason of its own. A WebSocket has no body and never reaches admission
-at all: routes refuse upgrades.
+things than tokens; some by nothing at all, but they keep or change something at the provider, whose
+key all services may share. So all follow the setting on unmetered requests, each group under a
+reason of its own. A WebSocket has no body and never reaches admission at all: routes refuse
+upgrades.
 """
 
 from extproc.providers.known_paths import known
@@ -32,14 +33,13 @@ OPENAI_BATCHES = KnownPath(
     matches=_is_batches,
     is_free=False,
 )
-# Keeping a file is not billed; what reads it is. Anthropic, Groq, Mistral and Moonshot have the
+# Keeping a file costs no tokens; what reads it does. Anthropic, Groq, Mistral and Moonshot have the
 # same paths.
 OPENAI_FILES = known(
     "openai_files",
     "openai",
     *("files", "files/*", "files/*/content"),
     *("uploads", "uploads/*/parts", "uploads/*/complete", "uploads/*/cancel"),
-    is_free=True,
 )
 # Ends work that goes on, or makes what costs nothing until it is run.
 OPENAI_CANCEL = known(
@@ -48,14 +48,12 @@ OPENAI_CANCEL = known(
     *("responses/*/cancel", "batches/*/cancel", "messages/batches/*/cancel"),
     *("threads/*/runs/*/cancel", "evals/*/runs/*/cancel"),
     *(f"fine_tuning/jobs/*/{verb}" for verb in ("cancel", "pause", "resume")),
-    is_free=True,
 )
 OPENAI_ASSISTANTS = known(
     "openai_assistants",
     "openai",
     *("assistants", "assistants/*", "threads", "threads/*"),
     *("threads/*/messages", "threads/*/messages/*"),
-    is_free=True,
 )
 # A run is polled, or streamed with events of its own.
 OPENAI_RUNS = known(

@@ -1,6 +1,6 @@
 """Paths of Anthropic, Cohere, Ollama and servers of one's own that are known and not metered.
 
-Free are only those of which we know that nothing is run for them.
+Free are only those for which no model runs and that change nothing.
 """
 
 from extproc.providers.error_bodies import anthropic_error, cohere_error, ollama_error
@@ -29,11 +29,11 @@ COHERE_UNMETERED = known(
     anywhere=True,
     error_shape=cohere_error,
 )
+# No tokens, but kept for everybody with the same key.
 COHERE_DATA = known(
     "cohere_data",
     "cohere",
     *("v1/datasets", "v1/connectors", "v1/check-api-key", "v1/embed-jobs/*/cancel"),
-    is_free=True,
     anywhere=True,
     error_shape=cohere_error,
 )
