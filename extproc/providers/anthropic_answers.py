@@ -3,7 +3,7 @@
 from extproc.core.usage import Usage
 from extproc.providers.anthropic_iterations import taken_beside
 from extproc.providers.counting import compact
-from extproc.providers.json_answer import child, children, name_of, token_number
+from extproc.providers.json_answer import child, children, is_absurd, name_of, token_number
 from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent
 from extproc.providers.tally import TextTally
@@ -125,7 +125,7 @@ class AnthropicAnswer:
             self._tally.add((index, kind), text)
 
     def _take_usage(self, report: JsonObject | None, *, with_output: bool) -> None:
-        if report is None:
+        if report is None or is_absurd(report, (_INPUT, _READ, _WRITE, _OUTPUT)):
             return
         names = (_INPUT, _READ, _WRITE, _OUTPUT) if with_output else (_INPUT, _READ, _WRITE)
         self._take_numbers(report, names)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterable
 
 from extproc.providers.requests import JsonObject
 
@@ -11,12 +12,12 @@ _MAX_NAME = 128
 MAX_REPORTED_TOKENS = 2**31 - 1
 
 
-def _int_or_none(literal: str) -> int | None:
+def _int_or_infinity(literal: str) -> int | float:
     """Python refuses integers above 4,300 digits; such a number must not cost the whole answer."""
-    return int(literal) if len(literal) <= _MAX_DIGITS else None
+    return int(literal) if len(literal) <= _MAX_DIGITS else math.inf
 
 
-_lenient = json.JSONDecoder(parse_int=_int_or_none, strict=False)
+_lenient = json.JSONDecoder(parse_int=_int_or_infinity, strict=False)
 
 
 def parse_object(data: bytes) -> JsonObject | None:
@@ -99,3 +100,19 @@ def first_positive(*values: object) -> int | None:
     """
     numbers = [number for value in values if (number := token_number(value)) is not None]
     return next((number for number in numbers if number), 0 if numbers else None)
+
+
+def is_absurd(report: JsonObject | None, names: Iterable[str]) -> bool:
+    """Whether one of these numbers cannot be one of tokens: then the report is not believed at all.
+
+    Who says -500 or 1e308 of the prompt may say anything of the output. What is no number is only
+    not reported.
+    """
+    if report is None:
+        return False
+    return any(
+        isinstance(value := report.get(name), int | float)
+        and not isinstance(value, bool)
+        and token_number(value) is None
+        for name in names
+    )

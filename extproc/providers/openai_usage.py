@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from extproc.core.usage import Usage
-from extproc.providers.json_answer import child, first_positive, name_of, token_number
+from extproc.providers.json_answer import child, first_positive, is_absurd, name_of, token_number
 from extproc.providers.requests import JsonObject
 from extproc.providers.tally import TextTally
 
@@ -16,6 +16,7 @@ _INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "input_token_
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 
 _TOTALS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
+_ALL_TOTALS = (*sorted(_TOTALS), "input_tokens", "output_tokens")
 
 
 class ReportedAnswer:
@@ -113,9 +114,11 @@ def usage_of(report: JsonObject, *, input_only: bool = False) -> Usage:
     prompt = first_positive(report.get("prompt_tokens"), report.get("input_tokens"))
     output = first_positive(report.get("completion_tokens"), report.get("output_tokens"))
     total = token_number(report.get("total_tokens"))
-    if prompt and output and report.keys() == _TOTALS:
+    if prompt and output and total is not None and report.keys() == _TOTALS:
         # vLLM's continuous usage comes with every chunk.
         return Usage(input_tokens=prompt, output_tokens=output)
+    if is_absurd(report, _ALL_TOTALS):
+        return Usage()
     input_details = _details(report, _INPUT_DETAILS)
     output_details = _details(report, _OUTPUT_DETAILS)
     # SGLang has the number beside the totals.

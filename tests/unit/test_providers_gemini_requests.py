@@ -91,15 +91,15 @@ def test_paths(path: str, name: str, provider: str) -> None:
     ("path", "name", "is_free"),
     [
         ("/v1beta/models/m:countTokens", "gemini_count_tokens", True),
-        (PROJECT + "/publishers/google/models/m:countTokens", "gemini_count_tokens", True),
-        (PROJECT + "/publishers/google/models/m:computeTokens", "gemini_count_tokens", True),
+        (PROJECT + "/publishers/google/models/m:countTokens", "vertex_count_tokens", True),
+        (PROJECT + "/publishers/google/models/m:computeTokens", "vertex_count_tokens", True),
         (
             PROJECT + "/publishers/anthropic/models/count-tokens:rawPredict",
             "vertex_anthropic_count_tokens",
             True,
         ),
         ("/v1beta/models/m:batchGenerateContent", "gemini_batches", False),
-        (PROJECT + "/batchPredictionJobs", "gemini_batches", False),
+        (PROJECT + "/batchPredictionJobs", "vertex_batches", False),
         ("/v1beta/cachedContents", "gemini_caches", False),
         ("/v1beta/interactions", "gemini_interactions", False),
         (
@@ -107,10 +107,10 @@ def test_paths(path: str, name: str, provider: str) -> None:
             "gemini_live",
             False,
         ),
-        (PROJECT + "/publishers/google/models/imagen-4:predict", "gemini_predict", False),
+        (PROJECT + "/publishers/google/models/imagen-4:predict", "vertex_predict", False),
         (
             PROJECT + "/publishers/google/models/multimodalembedding:predict",
-            "gemini_predict",
+            "vertex_predict",
             False,
         ),
         ("/v1beta/models/veo-3:predictLongRunning", "gemini_predict", False),

@@ -8,7 +8,6 @@ import pytest
 
 from extproc.core.usage import Usage
 from extproc.providers.answers import AnswerReader, answer_reader
-from extproc.providers.counting import OPENAI_IMAGE
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts
 from extproc.providers.tokens import count_tokens
@@ -71,7 +70,7 @@ def test_pictures_of_responses_are_no_text() -> None:
     made = {"type": "image_generation_call", "id": "ig_1", "result": blob}
     shot = {"type": "computer_call_output", "output": {"image_url": url}}
     for item in (part, made, shot):
-        assert OPENAI_IMAGE <= responses(input=[item]) - empty <= OPENAI_IMAGE + 5
+        assert 765 <= responses(input=[item]) - empty <= 765 + 5
 
 
 @pytest.mark.parametrize(
@@ -362,7 +361,7 @@ def test_moderations_count_their_input() -> None:
     assert read(MODERATIONS, {"input": "one two three"}).input_tokens == 3
     assert read(MODERATIONS, {"input": ["one", "two three"]}).input_tokens == 3
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    assert read(MODERATIONS, {"input": [picture]}).input_tokens == OPENAI_IMAGE
+    assert read(MODERATIONS, {"input": [picture]}).input_tokens == 765
     assert refused(MODERATIONS, {"input": 5}).param == "input"
     reader = answer("openai_moderations", {"id": "modr-1", "results": [{"flagged": False}]})
     assert reader.usage == Usage()

@@ -17,7 +17,8 @@ from extproc.providers.bedrock_requests import (
 )
 from extproc.providers.error_bodies import Refusal
 from extproc.providers.json_answer import token_number
-from extproc.providers.wire_formats import Header, KnownPath, Target, WireFormat
+from extproc.providers.known_paths import known
+from extproc.providers.wire_formats import ANY_END, Header, KnownPath, Target, WireFormat
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
@@ -82,7 +83,19 @@ def _is_async_invoke(target: Target) -> bool:
 
 
 def _is_guardrail(target: Target) -> bool:
-    return "guardrail" in target.lowered
+    # The guardrail may be an ARN, with its slash.
+    return "guardrail" in target.lowered[:-3] and target.lowered[-3] == "version"
+
+
+def _is_agent(target: Target) -> bool:
+    last, lead = target.lowered[-1], target.lowered[:-1]
+    if last == "text":
+        return "agentaliases" in lead and "sessions" in lead
+    if last.startswith("retrieveandgenerate"):
+        return True
+    if last == "retrieve":
+        return "knowledgebases" in lead
+    return len(lead) > 2 and (lead[-1], lead[-3]) == ("aliases", "flows")
 
 
 BEDROCK_CONVERSE = WireFormat(
@@ -178,7 +191,7 @@ BEDROCK_ASYNC_INVOKE = KnownPath(
     error_headers=bedrock_error_headers,
     is_free=False,
 )
-# Billed by units of text.
+# By units of text; an agent, a flow or a knowledge base runs models of which no usage comes.
 BEDROCK_GUARDRAIL = KnownPath(
     name="bedrock_guardrail",
     provider="bedrock",
@@ -187,6 +200,23 @@ BEDROCK_GUARDRAIL = KnownPath(
     error_shape=bedrock_error,
     error_headers=bedrock_error_headers,
     is_free=False,
+)
+BEDROCK_AGENTS = KnownPath(
+    name="bedrock_agents",
+    provider="bedrock",
+    ends=("text", "retrieveandgenerate", "retrieveandgeneratestream", "retrieve", ANY_END),
+    matches=_is_agent,
+    error_shape=bedrock_error,
+    error_headers=bedrock_error_headers,
+    is_free=False,
+)
+# Batches and training, started over the control plane.
+BEDROCK_JOBS = known(
+    "bedrock_jobs",
+    "bedrock",
+    *("model-invocation-job", "model-customization-jobs", "provisioned-model-throughput"),
+    anywhere=True,
+    error_shape=bedrock_error,
 )
 BEDROCK = (
     BEDROCK_CONVERSE,
@@ -198,4 +228,6 @@ BEDROCK = (
     BEDROCK_BIDIRECTIONAL,
     BEDROCK_ASYNC_INVOKE,
     BEDROCK_GUARDRAIL,
+    BEDROCK_AGENTS,
+    BEDROCK_JOBS,
 )

@@ -4,10 +4,10 @@ After the types of OpenAI's client (3.57). Usage is that of Responses and always
 neither a stream nor a cap, and what an answer says is no text to be counted.
 """
 
-from extproc.providers.counting import OPENAI_IMAGE, PER_ANSWER, Counter
+from extproc.providers.counting import PER_ANSWER, Counter
 from extproc.providers.fields import model_of, objects
 from extproc.providers.formats.openai_responses import count_input
-from extproc.providers.media_rules import image_rule
+from extproc.providers.media_rules import image_rule_by_name
 from extproc.providers.openai_answers import OpenAiAnswer
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
@@ -20,7 +20,7 @@ def read_decisions(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
     del limits  # there are neither choices nor a cap
     model = model_of(body)
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE, images=image_rule("openai", model))
+    counter = Counter(encoding, images=image_rule_by_name(model))
     input_tokens = PER_ANSWER + count_input(body.get("input"), counter)
     input_tokens += counter.json(objects(body, "questions"))
     return RequestFacts(

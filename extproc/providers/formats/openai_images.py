@@ -43,17 +43,20 @@ def read_images(body: JsonObject, limits: ReadLimits, _target: Target) -> Reques
     if prompt is not None and not isinstance(prompt, str):
         raise wrong("prompt", "a string")
     encoding = encoding_for(model)
+    counter = Counter(encoding)
     # DALL-E is billed by the image; it has no tokens.
     per_image = 0 if model.startswith("dall-e") else _tokens_of_an_image(body, fields)
     return RequestFacts(
         wire_format="openai_images",
         model=model,
         stream=flag(fields, "stream"),
-        input_tokens=Counter(encoding, image_tokens=0).text(prompt or "") + _pictures(body, model),
+        input_tokens=counter.text(prompt or "") + counter.media("images", _pictures(body, model)),
         output_cap_tokens=choices * per_image,
         choices=choices,
         encoding=encoding,
         reserves_cap=True,
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 

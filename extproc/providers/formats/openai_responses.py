@@ -7,7 +7,6 @@ reserve lacks it, the settlement has it.
 
 from extproc.core.usage import Usage
 from extproc.providers.counting import (
-    OPENAI_IMAGE,
     PER_ANSWER,
     PER_MESSAGE,
     Counter,
@@ -21,8 +20,9 @@ from extproc.providers.fields import (
     positive_int,
     wrong,
 )
+from extproc.providers.input_factors import factor_percent
 from extproc.providers.json_answer import child, children, token_number
-from extproc.providers.media_rules import image_rule
+from extproc.providers.media_rules import image_rule_by_name
 from extproc.providers.openai_usage import ReportedAnswer, pictures_of
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
@@ -57,7 +57,7 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
     stream = flag(body, "stream")
     cap = positive_int(body, "max_output_tokens", at_most=limits.max_output_tokens)
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE, images=image_rule("openai", model))
+    counter = Counter(encoding, images=image_rule_by_name(model))
     input_tokens = PER_ANSWER + count_input(body.get("input"), counter)
     instructions = body.get("instructions")
     if instructions is not None:
@@ -68,14 +68,16 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
     text = optional_object(body, "text") or {}
     input_tokens += counter.json(text.get("format"), "schema")
     input_tokens += counter.content(prompt.get("variables"))
+    factor = factor_percent("openai", model)
     return RequestFacts(
         wire_format="openai_responses",
         model=model,
         stream=stream,
-        input_tokens=input_tokens,
+        input_tokens=counter.scaled(input_tokens, factor),
         output_cap_tokens=cap,
         choices=1,
         encoding=encoding,
+        factor_percent=factor,
         cap_path=("max_output_tokens",),
         parts=counter.parts,
         media_tokens=counter.media_tokens,
@@ -104,9 +106,10 @@ def _item(item: JsonObject, counter: Counter) -> int:
     if kind == "item_reference":
         return 0
     if kind in _PICTURES:
-        return OPENAI_IMAGE
+        return counter.picture(None)
     sealed = item.get("encrypted_content")
-    tokens = -(-len(sealed) // _SEALED_CHARS_PER_TOKEN) if isinstance(sealed, str) else 0
+    chars = len(sealed) if isinstance(sealed, str) else 0
+    tokens = counter.media("sealed", -(-chars // _SEALED_CHARS_PER_TOKEN))
     return tokens + counter.message({k: v for k, v in item.items() if k not in _MARKS})
 
 
@@ -136,7 +139,7 @@ class ResponsesAnswer(ReportedAnswer):
             self._take_response(response)
         elif kind == "response.output_item.added":
             item = child(value, "item") or {}
-            self._add((value.get("output_index"), "name"), item.get("name"))
+            self._add((_index(value, "output_index"), "name"), item.get("name"))
         elif kind == "response.output_item.done":
             # Calls of a shell or a screen have no deltas.
             self._take_action(_index(value, "output_index"), child(value, "item") or {})
