@@ -70,6 +70,7 @@ class GeminiCounter:
     def contents(self, value: object) -> int:
         """A list of contents, or one: Google takes a single object for a list of one."""
         if isinstance(value, list):
+            self._counter.walk(1 + len(value))
             return sum(self.contents(item) for item in value)
         if not isinstance(value, dict):
             return self._counter.content(value)
@@ -77,10 +78,12 @@ class GeminiCounter:
 
     def _parts(self, value: object) -> int:
         if isinstance(value, list):
+            self._counter.walk(1 + len(value))
             return sum(self._parts(item) for item in value)
         return self._part(value) if isinstance(value, dict) else self._counter.content(value)
 
     def _part(self, part: JsonObject) -> int:
+        self._counter.walk(1 + len(part))
         total = 0
         level = self._level
         for key, value in part.items():

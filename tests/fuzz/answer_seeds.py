@@ -117,7 +117,9 @@ _BINARY_CONVERSE = _binary(
 )
 _CONVERSE = _json(
     {
-        "output": {"message": {"content": [{"text": "x"}, {"toolUse": {"name": "f", "input": {}}}]}},
+        "output": {
+            "message": {"content": [{"text": "x"}, {"toolUse": {"name": "f", "input": {}}}]}
+        },
         "usage": {"inputTokens": 5, "outputTokens": 4, "cacheReadInputTokens": 3},
     }
 )

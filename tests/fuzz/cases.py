@@ -22,8 +22,30 @@ _CONTENT_TYPES = (
 )
 _ATOMS = (
     *("a", "A", " ", "\n", "\r\n", "\t", "0", "_", "-", "^", ".", "'ll", "'S", "\u3000", "\u0301"),
-    *("汉", "é", "👩‍👩‍👧", "\ud83d", "\udc00", "\ufffd", "\x00", "<|endoftext|>", "ſ", "İ", "\u00a0"),
-    *("hello world ", "12,345.67 ", "def f(x):\n    ", '{"a":1}', "\u2028", "\u200d", "ᾳ", "ก", "א"),
+    *(
+        "汉",
+        "é",
+        "👩‍👩‍👧",
+        "\ud83d",
+        "\udc00",
+        "\ufffd",
+        "\x00",
+        "<|endoftext|>",
+        "ſ",
+        "İ",
+        "\u00a0",
+    ),
+    *(
+        "hello world ",
+        "12,345.67 ",
+        "def f(x):\n    ",
+        '{"a":1}',
+        "\u2028",
+        "\u200d",
+        "ᾳ",
+        "ก",
+        "א",
+    ),
 )
 
 
@@ -141,6 +163,13 @@ def _twisted_part(part: bytes, choices: Choices) -> bytes:
     return part[:start] + written(twisted(value, choices), choices) + part[end:]
 
 
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except ValueError:
+        return b""
+
+
 def _messages(body: bytes) -> list[bytes]:
     """An event stream's messages; what is none comes last as it is."""
     found = []
@@ -161,8 +190,7 @@ def _twisted_message(raw: bytes, choices: Choices) -> bytes:
         return message(choices.blob(8), {}, changed(headers, choices))
     packed = value.get("bytes") if isinstance(value, dict) else None
     if isinstance(packed, str) and not choices.one_in(4):
-        inner = _parsed(base64.b64decode(packed + "===")) or {}
-        body = written(twisted(inner, choices), choices)
+        body = written(twisted(_parsed(_decoded(packed)) or {}, choices), choices)
         value = {"bytes": base64.b64encode(body).decode()}
         return message(json.dumps(value).encode(), {}, headers)
     return message(written(twisted(value, choices), choices), {}, headers)

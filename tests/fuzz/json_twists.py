@@ -4,8 +4,10 @@ What Python's own writer would never write (NaN, a key twice, a number of 5,000 
 the value as a marked string and is put in at the end.
 """
 
+import copy
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 from tests.fuzz.choices import Choices
@@ -34,6 +36,7 @@ _VALUES: tuple[Any, ...] = (
 _LITERAL, _DOUBLE, _ESCAPED = "@literal", "@again", "@escaped"
 _MOST_CHARS = 200_000
 _TOO_DEEP = 2000
+_MOST_WRAPS = 110
 _MOST_COPIES = 60
 
 
@@ -43,7 +46,7 @@ def twisted(value: Any, choices: Choices) -> Any:
     container, key = _place(holder, choices)
     kind = choices.below(9)
     if kind == 0:
-        container[key] = choices.pick(_VALUES)
+        container[key] = _hostile(choices)
     elif kind == 1:
         container[key] = f"{_LITERAL}{choices.below(len(_LITERALS))}@"
     elif kind == 2 and container is not holder:
@@ -53,16 +56,22 @@ def twisted(value: Any, choices: Choices) -> Any:
     elif kind == 4 and container is not holder:
         _copy(container, key, choices)
     elif kind == 5:
-        for _ in range(1 + choices.below(130)):
+        for _ in range(1 + choices.below(_MOST_WRAPS)):
             container[key] = [container[key]] if choices.below(2) else {"a": container[key]}
     elif kind == 6:
         other, at = _place(holder, choices)
-        container[key] = json.loads(json.dumps(other[at]))
+        with suppress(RecursionError):
+            container[key] = json.loads(json.dumps(other[at]))
     elif kind == 7 and isinstance(container, dict) and container is not holder:
         container[choices.pick(KEYS)] = container.pop(key)
     else:
         container[key] = choices.below(2**32) - 2**16
     return holder.get("")
+
+
+def _hostile(choices: Choices) -> Any:
+    """A value of its own each time, because it may be changed in its turn."""
+    return copy.deepcopy(choices.pick(_VALUES))
 
 
 def _place(holder: dict[str, Any], choices: Choices) -> tuple[Any, Any]:
@@ -80,9 +89,9 @@ def _place(holder: dict[str, Any], choices: Choices) -> tuple[Any, Any]:
 
 def _insert(inner: Any, choices: Choices) -> None:
     if isinstance(inner, dict):
-        inner[choices.pick(KEYS)] = choices.pick(_VALUES)
+        inner[choices.pick(KEYS)] = _hostile(choices)
     elif isinstance(inner, list):
-        inner.append(choices.pick(_VALUES))
+        inner.append(_hostile(choices))
 
 
 def _copy(container: Any, key: Any, choices: Choices) -> None:
@@ -90,9 +99,9 @@ def _copy(container: Any, key: Any, choices: Choices) -> None:
     if isinstance(container, list):
         container.extend([container[key]] * choices.below(_MOST_COPIES))
     elif choices.below(2):
-        container[f"{key}{_DOUBLE}"] = choices.pick(_VALUES)
+        container[f"{key}{_DOUBLE}"] = _hostile(choices)
     else:
-        container[f"{_ESCAPED}{key}"] = choices.pick(_VALUES)
+        container[f"{_ESCAPED}{key}"] = _hostile(choices)
 
 
 _MARKED = re.compile(rf'"{_LITERAL}(\d+)@"')

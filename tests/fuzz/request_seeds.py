@@ -225,7 +225,10 @@ _VALUES: tuple[tuple[str, object], ...] = (
     ("/model/anthropic.claude-3/invoke-with-response-stream", _MESSAGES),
     ("/v2/chat", {"model": "c", "messages": _CHAT["messages"], "max_tokens": 3, "tools": [_TOOL]}),
     ("/v1/chat", _COHERE_V1),
-    ("/v2/embed", {"model": "e", "texts": ["a"], "images": ["data:,"], "inputs": [{"content": []}]}),
+    (
+        "/v2/embed",
+        {"model": "e", "texts": ["a"], "images": ["data:,"], "inputs": [{"content": []}]},
+    ),
     ("/api/chat", _OLLAMA),
     ("/api/generate", {"model": "l", "prompt": "x", "images": [_PNG], "context": [1, 2]}),
     ("/api/embed", {"model": "l", "input": ["a", "b"]}),
