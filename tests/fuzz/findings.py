@@ -6,8 +6,14 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz.cases import AnswerCase, RequestCase, answer_case, request_case, text_case
-from tests.fuzz.cases import NAMES as NAMES
+from tests.fuzz.cases import (
+    NAMES,
+    AnswerCase,
+    RequestCase,
+    answer_case,
+    request_case,
+    text_case,
+)
 from tests.fuzz.choices import Choices
 from tests.fuzz.oracles import Finding, check_answer, check_request, check_text
 

@@ -42,7 +42,7 @@ _HANDLE = Handle(
 )
 
 
-class Finding(AssertionError):
+class Finding(AssertionError):  # noqa: N818 - a fuzzer's word for it
     """A promise of a reader that a case broke."""
 
 

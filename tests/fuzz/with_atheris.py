@@ -7,8 +7,8 @@ import io
 import random
 import sys
 import time
-from contextlib import redirect_stderr
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import atheris

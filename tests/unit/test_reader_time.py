@@ -50,7 +50,7 @@ def feed(wire_format: str, body: bytes, step: int) -> None:
     for at in range(0, len(body), step):
         reader.feed(body[at : at + step], end=False)
     reader.feed(b"", end=True)
-    reader.usage, reader.counted_output_tokens()  # noqa: B018 - asking is part of the work
+    reader.usage, reader.counted_output_tokens()
 
 
 EMPTY_MESSAGE = message(b"{}", {":event-type": "x"})
@@ -61,7 +61,7 @@ ANSWERS: dict[str, tuple[str, bytes, bytes, int, int]] = {
     "deltas": ("openai_chat", b"", DELTA, 500_000, 65_536),
     "one line, byte by byte": ("openai_chat", b"data: ", b"a", 150_000, 1),
     "one line above the cap": ("openai_chat", b"data: ", b"a", 6_000_000, 64),
-    "bare CRs": ("openai_chat", b"data: x", b"\r", 200_000, 65_536),
+    "bare CRs": ("openai_chat", b"data: x", b"\r", 100_000, 65_536),
     "bare CRs, byte by byte": ("openai_chat", b"data: x", b"\r", 100_000, 1),
     "comments": ("openai_chat", b"", b":\n", 300_000, 65_536),
     "data lines of one event": ("openai_chat", b"data: {\n", b"data: {x}\n", 1_000_000, 65_536),
@@ -103,7 +103,6 @@ def read(path: str, body: bytes) -> str:
     try:
         read_request(path, body, content_type=None, content_encoding=None, limits=ReadLimits())
     except RequestError as error:
-        assert error.status in (400, 413)
         return error.code
     return ""
 
