@@ -39,7 +39,7 @@ class BlockCounter(Counter):
     def _part(self, part: JsonObject) -> int:
         if isinstance(part.get("type"), str):
             return super()._part(part)
-        self._walk(part)
+        self.walk(1 + len(part))
         return sum(self._member(key, value) for key, value in part.items())
 
     def _member(self, key: str, value: object) -> int:

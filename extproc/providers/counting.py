@@ -57,6 +57,7 @@ class Counter:
         self._is_inside = False  # of a message or content: what subclasses count there has a kind
 
     def text(self, value: str, kind: str = "text") -> int:
+        self.walk(1)
         return self._took(kind, count_tokens(value, self._encoding), self.media_tokens)
 
     def json(self, value: object, kind: str = "tools") -> int:
@@ -122,7 +123,7 @@ class Counter:
         if isinstance(value, str):
             return count_tokens(value, self._encoding)
         if isinstance(value, list):
-            self._walk(value)
+            self.walk(1 + len(value))
             total = 0
             for item in value:
                 total += self._content(item)
@@ -133,16 +134,17 @@ class Counter:
             return 0
         return count_tokens(str(value), self._encoding)
 
-    def _walk(self, values: JsonObject | list[object]) -> None:
-        """Bounds the time of the walk: text is counted fast however long it is, values are not."""
-        self._values_left -= 1 + len(values)
+    def walk(self, count: int) -> None:
+        """Bounds the time of the walk over ``count`` more values: text is counted fast however long
+        it is, values are not. Raises RequestError."""
+        self._values_left -= count
         if self._values_left < 0:
             raise RequestError(
                 400, "too_many_values", f"the request has more than {MOST_VALUES} values"
             )
 
     def _part(self, part: JsonObject) -> int:
-        self._walk(part)
+        self.walk(1 + len(part))
         kind = part.get("type")
         if not isinstance(kind, str):  # a list would not even be hashable
             kind = None

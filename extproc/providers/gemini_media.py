@@ -50,7 +50,7 @@ class GeminiCounter(Counter):
     def contents(self, value: object, kind: str = "messages") -> int:
         """A list of contents, or one: Google takes a single object for a list of one."""
         if isinstance(value, list):
-            self._walk(value)
+            self.walk(1 + len(value))
             return sum(self.contents(item, kind) for item in value)
         media = self.media_tokens
         self._is_inside = True
@@ -63,12 +63,12 @@ class GeminiCounter(Counter):
 
     def _parts(self, value: object) -> int:
         if isinstance(value, list):
-            self._walk(value)
+            self.walk(1 + len(value))
             return sum(self._parts(item) for item in value)
         return self._one_part(value) if isinstance(value, dict) else self._content(value)
 
     def _one_part(self, part: JsonObject) -> int:
-        self._walk(part)
+        self.walk(1 + len(part))
         total = 0
         level = self._level
         for key, value in part.items():

@@ -18,6 +18,8 @@ from extproc.providers.json_answer import parse_object
 from extproc.providers.requests import JsonObject
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
+# Tries cost time, and lines may be millions.
+_MOST_TRIES = 256
 _LINE_END = re.compile(rb"\r\n?|\n")
 _CR = 0x0D
 
@@ -144,9 +146,7 @@ class SseParser:
         self._data, self._name = [], ""
         value = parse_object(b"\n".join(data)) if data else None
         if value is None and len(data) > 1:
-            # Lines that are no event together, but one of them may be one by itself.
-            for line in data:
-                value = parse_object(line) or value
+            value = _last_object(data)
         events.append(SseEvent(self._raw(), value, name=name))
 
     def _finish(self, events: list[SseEvent]) -> None:
@@ -182,3 +182,15 @@ class SseParser:
         raw = bytes(self._buffer[self._event_at : self._line_at]) if self._keep_raw else b""
         self._event_at = self._line_at
         return raw
+
+
+def _last_object(lines: list[bytes]) -> JsonObject | None:
+    """Of lines that are no event together, the last that is one by itself, if there is any."""
+    tries = 0
+    for line in reversed(lines):
+        if line[:1] == b"{" and line.rstrip()[-1:] == b"}":
+            value = parse_object(line)
+            tries += 1
+            if value is not None or tries == _MOST_TRIES:
+                return value
+    return None

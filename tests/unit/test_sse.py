@@ -108,3 +108,13 @@ def test_what_is_held_never_exceeds_the_cap() -> None:
         assert len(parser._buffer) <= 1000
     assert parser.truncated
     assert [e.value for e in parser.feed(b'\ndata: {"a":1}\n') if e.value] == [{"a": 1}]
+
+
+def test_of_lines_that_are_no_event_together_the_last_object_counts() -> None:
+    assert values(b'data: x\ndata: {"a":1}\ndata: {"b":2}\ndata: {y}\n\n') == [{"b": 2}]
+
+
+def test_only_the_last_lines_are_tried() -> None:
+    found = values(b'data: x\ndata: {"a":1}\n' + b"data: {y}\n" * 255 + b"\n")
+    assert found == [{"a": 1}]
+    assert values(b'data: x\ndata: {"a":1}\n' + b"data: {y}\n" * 256 + b"\n") == []
