@@ -16,6 +16,8 @@ def _int_or_none(literal: str) -> int | None:
     return int(literal) if len(literal) <= _MAX_DIGITS else None
 
 
+# Both get stripped text, of which `raw_decode` is `json.loads` without looking for space again.
+_strict = json.JSONDecoder()
 _lenient = json.JSONDecoder(parse_int=_int_or_none, strict=False)
 
 
@@ -25,16 +27,17 @@ def parse_object(data: bytes) -> JsonObject | None:
     Bytes that are not UTF-8 are replaced, control characters in strings accepted.
     """
     text = data.decode("utf-8", "replace").strip("\ufeff \t\r\n")
+    value: object
     try:
-        value: object = json.loads(text)
+        value, end = _strict.raw_decode(text)
     except RecursionError:
         return None
     except ValueError:
         try:
-            value = _lenient.decode(text)
+            value, end = _lenient.raw_decode(text)
         except (ValueError, RecursionError):
             return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and end == len(text) else None
 
 
 def child(value: object, key: str) -> JsonObject | None:
