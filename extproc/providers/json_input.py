@@ -22,6 +22,8 @@ UTF8_BOM = b"\xef\xbb\xbf"
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 _UTF8_NAMES = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+_CONTAINERS = (dict, list)
+_Container = dict[str, object] | list[object]
 _ASCII_LIKE = frozenset({"iso-8859-1", "latin1", "windows-1252"})
 
 
@@ -183,15 +185,13 @@ def _too_many() -> RequestError:
 
 def _check_depth(value: object, limit: int) -> None:
     """Level by level, because a recursive walk would itself run out of stack."""
-    level: list[object] = [value]
+    level: list[_Container] = [value] if isinstance(value, _CONTAINERS) else []
     seen = 0
     for _ in range(limit):
-        below: list[object] = []
+        below: list[_Container] = []
         for container in level:
-            if isinstance(container, dict):
-                below.extend(child for child in container.values() if _nests(child))
-            elif isinstance(container, list):
-                below.extend(child for child in container if _nests(child))
+            children = container.values() if isinstance(container, dict) else container
+            below += [child for child in children if isinstance(child, _CONTAINERS)]
         if not below:
             return
         seen += len(below)
@@ -200,6 +200,3 @@ def _check_depth(value: object, limit: int) -> None:
         level = below
     raise _too_deep()
 
-
-def _nests(value: object) -> bool:
-    return isinstance(value, dict | list)
