@@ -39,11 +39,12 @@ def read_json_object(
     plain = decode_body(body, content_encoding, max_bytes=limits.max_decoded_bytes)
     _check_charset(content_type, plain)
     text = _decode_utf8(plain)
-    value = _parse(text)
+    lists = plain.count(b"[")  # at most; some may stand in texts
+    value = _parse(text, lists=lists)
     if not isinstance(value, dict):
         raise _invalid("the request body must be a JSON object")
     # Fewer brackets than the limit cannot nest deeper; nearly every request ends here.
-    if plain.count(b"[") + plain.count(b"{") > limits.max_depth:
+    if lists + plain.count(b"{") > limits.max_depth:
         _check_depth(value, limits.max_depth)
     return value, plain
 
@@ -86,7 +87,7 @@ class _Unreadable:
 _UNREADABLE = _Unreadable()
 
 
-def _parse(text: str) -> object:
+def _parse(text: str, *, lists: int) -> object:
     bad: list[str] = []  # what the numbers were that could not be read
     objects = 0
 
@@ -115,7 +116,8 @@ def _parse(text: str) -> object:
         value = float(literal)
         return value if math.isfinite(value) else refuse(literal)
 
-    _check_lists(text)
+    if lists > MAX_CONTAINERS:
+        _check_lists(text)
     try:
         value: object = json.loads(
             text,
@@ -164,8 +166,6 @@ def _check_lists(text: str) -> None:
 
     Brackets in texts are no lists.
     """
-    if text.count("[") <= MAX_CONTAINERS:
-        return
     lists = begin = 0
     for string in _STRING.finditer(text):
         lists += text.count("[", begin, string.start())
@@ -199,4 +199,3 @@ def _check_depth(value: object, limit: int) -> None:
             raise _too_many()
         level = below
     raise _too_deep()
-

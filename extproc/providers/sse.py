@@ -19,9 +19,7 @@ from extproc.providers.requests import JsonObject
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 _LINE_END = re.compile(rb"\r\n?|\n")
 # A whole event as nearly all of all providers are: at most a name, one line of data, an empty line.
-_USUAL = re.compile(
-    rb"(?:event:([^\r\n]*+)\r?\n)?data: ?(\{[^\r\n]*+)\r?\n(\r?\n)"
-)
+_USUAL = re.compile(rb"(?:event:([^\r\n]*+)\r?\n)?data: ?(\{[^\r\n]*+)\r?\n(\r?\n)")
 _CR = 0x0D
 _MAX_NAME_BYTES = 58
 

@@ -103,7 +103,7 @@ def anthropic() -> Stream:
     def event(name: str, **fields: Any) -> bytes:
         return b"event: %s\ndata: " % name.encode() + _json({"type": name, **fields}) + b"\n\n"
 
-    message = {
+    message: dict[str, Any] = {
         "id": "msg_bench0000000000000000000",
         "type": "message",
         "role": "assistant",

@@ -1,9 +1,11 @@
 """What reading costs, in this process and without Envoy: streamed answers, and chat requests."""
 
 import json
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 from extproc.core.usage import Usage
@@ -117,60 +119,63 @@ def chat(number: int, *, system: int) -> bytes:
 def measure_reading(*, seconds: float) -> ReadingCost:
     """``seconds`` is for all together. Raises RuntimeError for a stream that was misread."""
     warm_up()
-    share = seconds / (2 * len(streams()) + 1)
-    costs = {}
-    for name, stream in streams().items():
-        usage, _ = read_answer(stream)
-        if usage.output_tokens != stream.output_tokens or not frame_answer(stream):
-            raise RuntimeError(f"{name}: the reader says {usage}")
-        frames = None
+    works: dict[str, Callable[[], float]] = {}
+    made = streams()
+    for name, stream in made.items():
+        usage, counted = read_answer(stream)
+        if usage.output_tokens != stream.output_tokens or frame_answer(stream) < CHUNKS:
+            raise RuntimeError(f"{name}: the reader says {usage}, and counted {counted}")
+        works[f"{name}.reader"] = partial(_timed, partial(read_answer, stream))
         if stream.content_encoding is None:
-            frames = _best(lambda one=stream: frame_answer(one), seconds=share)  # type: ignore[misc]
-        costs[name] = StreamCost(
-            sum(map(len, stream.plain)),
-            _best(lambda one=stream: read_answer(one), seconds=share),  # type: ignore[misc]
-            frames,
-        )
+            works[f"{name}.framer"] = partial(_timed, partial(frame_answer, stream))
     numbers = count()
+    works["cold"] = partial(_timed_requests, numbers, is_cold=True)
+    works["warm"] = partial(_timed_requests, numbers, is_cold=False)
+    best = _best_of_each(works, seconds=seconds)
     return ReadingCost(
-        streams=costs,
+        streams={
+            name: StreamCost(
+                sum(map(len, stream.plain)), best[f"{name}.reader"], best.get(f"{name}.framer")
+            )
+            for name, stream in made.items()
+        },
         request_bytes=len(chat(0, system=0)),
-        cold_us=_request_us(numbers, is_cold=True, seconds=share),
-        warm_us=_request_us(numbers, is_cold=False, seconds=share),
+        cold_us=best["cold"] * 1e6,
+        warm_us=best["warm"] * 1e6,
     )
 
 
-def _best(work: Callable[[], object], *, seconds: float) -> float:
-    """Seconds of the fastest run; others on the machine only ever make one slower."""
-    best = float("inf")
+def _best_of_each(works: Mapping[str, Callable[[], float]], *, seconds: float) -> dict[str, float]:
+    """The fastest run of each: others on the machine only ever make one slower. In turns, so that
+    a busy moment is no single one's."""
+    best = dict.fromkeys(works, math.inf)
     until = time.perf_counter() + seconds
     rounds = 0
     while rounds < _LEAST_ROUNDS or time.perf_counter() < until:
-        started = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - started)
+        for name, work in works.items():
+            best[name] = min(best[name], work())
         rounds += 1
     return best
 
 
-def _request_us(numbers: "count[int]", *, is_cold: bool, seconds: float) -> float:
-    best = float("inf")
-    until = time.perf_counter() + seconds
-    rounds = 0
-    while rounds < _LEAST_ROUNDS or time.perf_counter() < until:
-        new = [next(numbers) for _ in range(_REQUESTS_A_ROUND)]
-        bodies = [chat(number, system=number if is_cold else 0) for number in new]
-        best = min(best, _each(bodies))
-        rounds += 1
-    return best * 1e6
+def _timed(work: Callable[[], object]) -> float:
+    """CPU seconds of one run in this thread."""
+    started = time.thread_time()
+    work()
+    return time.thread_time() - started
 
 
-def _each(bodies: list[bytes]) -> float:
+def _timed_requests(numbers: "count[int]", *, is_cold: bool) -> float:
+    """CPU seconds a request, of some that differ."""
+    new = [next(numbers) for _ in range(_REQUESTS_A_ROUND)]
+    bodies = [chat(number, system=number if is_cold else 0) for number in new]
+    return _timed(partial(_read_all, bodies)) / len(bodies)
+
+
+def _read_all(bodies: Sequence[bytes]) -> None:
     limits = ReadLimits()
-    started = time.perf_counter()
     for body in bodies:
         facts = read_request(
             PATH, body, content_type="application/json", content_encoding=None, limits=limits
         )
         assert isinstance(facts, RequestFacts)
-    return (time.perf_counter() - started) / len(bodies)

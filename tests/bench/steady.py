@@ -2,12 +2,14 @@
 
 ``python -m tests.bench.steady`` is a process of its own. A request's latency counts from the moment
 at which it was due, so that a server which stalls cannot hide it by slowing the generator down.
-Prints the latencies as JSON on standard output.
+Says "ready", reads from standard input when to start (of time.monotonic(), which all processes of
+a machine share), and prints the latencies as JSON.
 """
 
 import argparse
 import asyncio
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from typing import cast
 
 from tests.bench.load import ResponseReader
 
+READY = "ready"
 _GIVE_UP_SECONDS = 10.0
 _OPEN_AT_FIRST = 4
 
@@ -70,10 +73,12 @@ class _Pool:
     def __init__(self, port: int) -> None:
         self._port = port
         self._free: deque[_Connection] = deque()
+        self._all: list[_Connection] = []
 
     async def open(self) -> _Connection:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(_Connection, "127.0.0.1", self._port)
+        self._all.append(connection)
         return connection
 
     async def take(self) -> _Connection:
@@ -82,12 +87,15 @@ class _Pool:
     def give(self, connection: _Connection) -> None:
         self._free.append(connection)
 
-    def close(self) -> None:
-        for connection in self._free:
+    async def close(self) -> None:
+        for connection in self._all:
             connection.close()
+        await asyncio.sleep(0)  # for the transports, which close in the loop's next turn
 
 
-def due_times(started: float, *, rate: float, on: float, off: float, total: float) -> Iterator[float]:
+def due_times(
+    started: float, *, rate: float, on: float, off: float, total: float
+) -> Iterator[float]:
     """When requests are due: ``rate`` a second within windows of ``on`` seconds, each followed by
     ``off`` seconds of silence, for ``total`` seconds."""
     number = 0
@@ -128,7 +136,7 @@ async def steady(
         tasks.add(task)
         task.add_done_callback(tasks.discard)
     await asyncio.gather(*tasks)
-    pool.close()
+    await pool.close()
     return sorted(results)
 
 
@@ -141,10 +149,12 @@ def main() -> int:
     parser.add_argument("--request", type=Path, required=True, help="raw bytes to send")
     for name in ("--rate", "--on", "--off", "--total"):
         parser.add_argument(name, type=float, required=True)
-    parser.add_argument("--started", type=float, required=True, help="of time.monotonic()")
     args = parser.parse_args()
     run = partial(steady, rate=args.rate, on=args.on, off=args.off, total=args.total)
-    print(json.dumps(uvloop.run(run(args.port, args.request.read_bytes(), started=args.started))))
+    request = args.request.read_bytes()
+    print(READY, flush=True)
+    started = float(sys.stdin.readline())
+    print(json.dumps(uvloop.run(run(args.port, request, started=started))))
     return 0
 
 
