@@ -194,7 +194,8 @@ class AnswerReader:
             out = chunk_and_held
             for piece in self._inflater.pieces(chunk_and_held):
                 self._read(piece, end=False)
-            self._read(b"", end=end)
+            if end:
+                self._read(b"", end=True)
         else:
             out = self._read(chunk_and_held, end=end)
         if not self._hides:
@@ -260,6 +261,11 @@ class AnswerReader:
         self._tally.add("", self._decoder.decode(data, end))
 
     def _read_events(self, events: list[SseEvent]) -> bytes:
+        if not self._hides:
+            for event in events:
+                if event.value is not None or event.done:
+                    self._answer.take_event(event)
+            return b""
         out: list[bytes] = []
         for event in events:
             is_blank = event.value is None and not event.done and event.raw in _LINE_ENDS

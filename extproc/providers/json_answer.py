@@ -17,6 +17,8 @@ def _int_or_infinity(literal: str) -> int | float:
     return int(literal) if len(literal) <= _MAX_DIGITS else math.inf
 
 
+# Both get stripped text, of which `raw_decode` is `json.loads` without looking for space again.
+_strict = json.JSONDecoder()
 _lenient = json.JSONDecoder(parse_int=_int_or_infinity, strict=False)
 
 
@@ -32,16 +34,17 @@ def parse_json(data: bytes) -> object:
     Bytes that are not UTF-8 are replaced, control characters in strings accepted.
     """
     text = data.decode("utf-8", "replace").strip("\ufeff \t\r\n")
+    value: object
     try:
-        value: object = json.loads(text)
+        value, end = _strict.raw_decode(text)
     except RecursionError:
         return None
     except ValueError:
         try:
-            value = _lenient.decode(text)
+            value, end = _lenient.raw_decode(text)
         except (ValueError, RecursionError):
             return None
-    return value
+    return value if end == len(text) else None
 
 
 def first_object(text: str, start: int) -> tuple[JsonObject, int] | None:

@@ -25,6 +25,8 @@ UTF8_BOM = b"\xef\xbb\xbf"
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 _UTF8_NAMES = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+_CONTAINERS = (dict, list)
+_Container = dict[str, object] | list[object]
 _ASCII_LIKE = frozenset({"iso-8859-1", "latin1", "windows-1252"})
 
 
@@ -40,12 +42,13 @@ def read_json_object(
     plain = decode_body(body, content_encoding, max_bytes=limits.max_decoded_bytes)
     _check_charset(content_type, plain)
     text = _decode_utf8(plain)
-    value = _parse(text)
+    lists = plain.count(b"[")  # at most; some may stand in texts
+    value = _parse(text, lists=lists)
     if not isinstance(value, dict):
         raise _invalid("the request body must be a JSON object")
     _check_spellings(value)
     # Fewer brackets than the limit cannot nest deeper; nearly every request ends here.
-    if plain.count(b"[") + plain.count(b"{") > limits.max_depth:
+    if lists + plain.count(b"{") > limits.max_depth:
         _check_depth(value, limits.max_depth)
     return value, plain
 
@@ -88,7 +91,7 @@ class _Unreadable:
 _UNREADABLE = _Unreadable()
 
 
-def _parse(text: str) -> object:
+def _parse(text: str, *, lists: int) -> object:
     bad: list[str] = []  # what the numbers were that could not be read
     objects = 0
 
@@ -117,7 +120,8 @@ def _parse(text: str) -> object:
         value = float(literal)
         return value if math.isfinite(value) else refuse(literal)
 
-    _check_sizes(text)
+    if lists > MAX_CONTAINERS or text.count(",") > MAX_VALUES:
+        _check_sizes(text)
     try:
         value: object = json.loads(
             text,
@@ -180,8 +184,6 @@ def _check_sizes(text: str) -> None:
 
     Brackets and commas in texts are none.
     """
-    if text.count("[") <= MAX_CONTAINERS and text.count(",") <= MAX_VALUES:
-        return
     lists = values = begin = 0
     for string in _STRING.finditer(text):
         lists += text.count("[", begin, string.start())
@@ -201,15 +203,13 @@ def _too_many(what: str = f"{MAX_CONTAINERS} objects and lists") -> RequestError
 
 def _check_depth(value: object, limit: int) -> None:
     """Level by level, because a recursive walk would itself run out of stack."""
-    level: list[object] = [value]
+    level: list[_Container] = [value] if isinstance(value, _CONTAINERS) else []
     seen = 0
     for _ in range(limit):
-        below: list[object] = []
+        below: list[_Container] = []
         for container in level:
-            if isinstance(container, dict):
-                below.extend(child for child in container.values() if _nests(child))
-            elif isinstance(container, list):
-                below.extend(child for child in container if _nests(child))
+            children = container.values() if isinstance(container, dict) else container
+            below += [child for child in children if isinstance(child, _CONTAINERS)]
         if not below:
             return
         seen += len(below)
@@ -217,7 +217,3 @@ def _check_depth(value: object, limit: int) -> None:
             raise _too_many()
         level = below
     raise _too_deep()
-
-
-def _nests(value: object) -> bool:
-    return isinstance(value, dict | list)

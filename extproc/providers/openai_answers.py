@@ -52,13 +52,17 @@ class OpenAiAnswer(ReportedAnswer):
         if self.response_id is None:
             self._take_names(value)
         # Once per answer: the copies in choices and x_groq are the same numbers, never added.
-        reports = []
-        for choice in children(value, "choices"):
-            self._take_choice(choice, delta_key)
-            reports.append(choice.get("usage"))
+        reports: list[object] = []
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                self._take_choice(choice, delta_key)
+                if "usage" in choice:
+                    reports.append(choice["usage"])
         if "x_groq" in value:
             reports.append((child(value, "x_groq") or {}).get("usage"))
-        reports.append(value.get("usage"))
+        if "usage" in value:
+            reports.append(value["usage"])
         for report in reports:
             if isinstance(report, dict):
                 self._take_usage(report)
@@ -76,16 +80,17 @@ class OpenAiAnswer(ReportedAnswer):
             self._add((index, "text"), choice.get("text"))
             delta = child(choice, "message") or child(choice, "delta") or {}
         for key, value in delta.items():
-            if value:  # most keys of most deltas are null or empty
+            if not value:  # most keys of most deltas are null or empty
+                continue
+            if key in _TEXT_KEYS and isinstance(value, str):
+                self._add((index, key), value)
+            else:
                 self._take_member(index, key, value)
 
     def _take_member(self, index: int, key: str, value: object) -> None:
         if key in _TEXT_KEYS:
-            if isinstance(value, list):  # Mistral's lists of parts
-                for part in value:
-                    self._take_part(index, key, part)
-            else:
-                self._add((index, key), value)
+            for part in value if isinstance(value, list) else ():  # Mistral's lists of parts
+                self._take_part(index, key, part)
         elif key == "tool_calls":
             for position, call in enumerate(value if isinstance(value, list) else ()):
                 raw_at = call.get("index") if isinstance(call, dict) else None

@@ -21,7 +21,10 @@ MAX_EVENT_BYTES = 4 * 1024 * 1024
 # Tries cost time, and lines may be millions.
 _MOST_TRIES = 256
 _LINE_END = re.compile(rb"\r\n?|\n")
+# A whole event as nearly all of all providers are: at most a name, one line of data, an empty line.
+_USUAL = re.compile(rb"(?:event:([^\r\n]*+)\r?\n)?data: ?(\{[^\r\n]*+)\r?\n(\r?\n)")
 _CR = 0x0D
+_MAX_NAME_BYTES = 58
 
 
 class SseEvent(NamedTuple):
@@ -62,8 +65,13 @@ class SseParser:
     def feed(self, chunk: bytes, *, end: bool = False) -> list[SseEvent]:
         """The events that ``chunk`` completes. ``end`` says that nothing follows. Never raises."""
         buffer = self._buffer
-        buffer += chunk
         events: list[SseEvent] = []
+        if not buffer and not self._skipping and len(chunk) <= self._max_event_bytes:
+            taken = self._take_usual(chunk, events)
+            if taken == len(chunk) and not end:
+                return events
+            chunk = chunk[taken:]
+        buffer += chunk
         while (line_end := _LINE_END.search(buffer, self._scan_at)) is not None:
             start, after = line_end.span()
             if after == len(buffer) and buffer[start] == _CR and after - start == 1 and not end:
@@ -88,6 +96,24 @@ class SseParser:
         """The bytes of the event that is not complete yet."""
         return bytes(self._buffer)
 
+    def _take_usual(self, chunk: bytes, events: list[SseEvent]) -> int:
+        """The usual events that ``chunk`` begins with, as the long way reads them; their length."""
+        at = 0
+        while (usual := _USUAL.match(chunk, at)) is not None:
+            name, data, empty_line = usual.groups()
+            if data[-1:] != b"}" or (value := parse_object(data)) is None:
+                break
+            after = usual.end()
+            raw = empty = b""
+            if self._keep_raw:
+                raw, empty = chunk[at : after - len(empty_line)], empty_line
+            text = "" if name is None else _name(name)
+            events.append(SseEvent(raw, value, False, text, True))  # noqa: FBT003
+            if empty:
+                events.append(SseEvent(empty))
+            at = after
+        return at
+
     def _take_line(self, line: bytes, events: list[SseEvent]) -> None:
         is_empty = not line and not self._line_was_cut
         self._line_was_cut = False
@@ -102,7 +128,7 @@ class SseParser:
         elif line.startswith(b"data"):
             self._take_data(line, events)
         elif line.startswith(b"event:"):
-            self._name = line[6:64].strip().decode("ascii", "replace")
+            self._name = _name(line[6:])
         elif line[:1] == b"{":
             self._take_bare(line, events)
 
@@ -194,3 +220,7 @@ def _last_object(lines: list[bytes]) -> JsonObject | None:
             if value is not None or tries == _MOST_TRIES:
                 return value
     return None
+
+
+def _name(value: bytes) -> str:
+    return value[:_MAX_NAME_BYTES].strip().decode("ascii", "replace")

@@ -118,3 +118,29 @@ def test_only_the_last_lines_are_tried() -> None:
     found = values(b'data: x\ndata: {"a":1}\n' + b"data: {y}\n" * 255 + b"\n")
     assert found == [{"a": 1}]
     assert values(b'data: x\ndata: {"a":1}\n' + b"data: {y}\n" * 256 + b"\n") == []
+
+
+LINES = (
+    *(b'data: {"a":1}', b'data:{"b":[{}]}', b'data: {"c":2} ', b'data: {"d":', b"data: 3}"),
+    *(b"event: name", b"event:name", b"event:" + b"n" * 90, b"event", b"data", b"data: [DONE]"),
+    *(b": hi", b"id: 7", b'data: {"x":"\xff"}', b'data: {"\xc3\xbc":4}\xef\xbb\xbf'),
+    *(b"", b"", b""),
+)
+
+
+@pytest.mark.parametrize("keep_raw", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_read_at_once_is_what_is_read_byte_by_byte(seed: int, *, keep_raw: bool) -> None:
+    """Usual events have a short way; names, ends and raw bytes are those of the long one."""
+    choose = random.Random(seed)
+    for _ in range(40):
+        end = choose.choice([b"\n", b"\r\n", b"\r"])
+        some = [choose.choice(LINES) + choose.choice([end, end, b"\n"]) for _ in range(9)]
+        body = b"".join([b"event: first", end, b'data: {"e":5}', end, end, *some])
+        found = []
+        for chunks in ([body], [bytes([byte]) for byte in body]):
+            parser = SseParser(keep_raw=keep_raw)
+            events = [event for chunk in chunks for event in parser.feed(chunk)]
+            found.append(events + parser.feed(b"", end=True))
+        assert found[0] == found[1]
+        assert found[0][0].name == "first"
