@@ -264,7 +264,7 @@ class AnswerReader:
         if not self._hides:
             for event in events:
                 if event.value is not None or event.done:
-                    self._answer.take_event(event)
+                    self._take_event(event)
             return b""
         out: list[bytes] = []
         for event in events:
@@ -274,14 +274,17 @@ class AnswerReader:
                 continue
             self._hid_open_event = False
             if event.value is not None or event.done:
-                self._answer.take_event(event)
-                if self._error_value is None and self._answer.error:
-                    self._error_value = event.value
-                if self._hides and _is_usage_only(event.value):
+                self._take_event(event)
+                if _is_usage_only(event.value):
                     self._hid_open_event = event.is_open
                     continue
             out.append(event.raw)
         return b"".join(out)
+
+    def _take_event(self, event: SseEvent) -> None:
+        self._answer.take_event(event)
+        if self._answer.error and self._error_value is None:
+            self._error_value = event.value
 
     def _read_json(self) -> None:
         if self._json_is_read:

@@ -109,7 +109,7 @@ class EventStreamFramer:
         return SseEvent(raw, value, name=headers.get(":event-type", ""))
 
 
-def _failure(headers: dict[str, str], value: JsonObject) -> JsonObject:
+def _failure(headers: Mapping[str, str], value: JsonObject) -> JsonObject:
     """The exception with its name, which stands in a header, as ``__type`` of its payload."""
     name = headers.get(":exception-type") or headers.get(":error-code")
     return value if name is None else {"__type": name, **value}

@@ -131,6 +131,11 @@ _OWN: dict[str, tuple[AnswerSeed, ...]] = {
     "vertex_openai_embeddings": (_json(_EMBEDDINGS),),
     "openai_chat": (_json(_CHAT), _CHAT_STREAM),
     "openai_completions": (_json({"choices": [{"text": "x"}], "usage": _CHAT["usage"]}),),
+    "mistral_fim": (_json({"choices": [{"text": "x"}], "usage": _CHAT["usage"]}),),
+    "mistral_agents": (_json(_CHAT), _CHAT_STREAM),
+    "openai_decisions": (
+        _json({"answers": [{"value": 1}], "usage": {"input_tokens": 9, "output_tokens": 2}}),
+    ),
     "openai_embeddings": (_json(_EMBEDDINGS),),
     "openai_images": (
         _json(_PICTURES),

@@ -208,6 +208,12 @@ _VALUES: tuple[tuple[str, object], ...] = (
     ("/v1/audio/transcriptions", {"model": "whisper-1", "url": "u", "prompt": "p"}),
     ("/v1/audio/speech", {"model": "tts-1", "input": "x", "instructions": "y"}),
     ("/v1/moderations", {"input": ["a", {"type": "text", "text": "x"}]}),
+    ("/v1/fim/completions", {"model": "m", "prompt": "a", "suffix": "b", "max_tokens": 9}),
+    ("/v1/agents/completions", {"agent_id": "ag:1", "messages": _CHAT["messages"], "n": 2}),
+    (
+        "/v1/decisions",
+        {"model": "gpt-5", "input": _RESPONSES["input"], "questions": [{"question": "x"}]},
+    ),
     ("/v1/messages", _MESSAGES | {"model": "claude-opus-4-7"}),
     ("/v2/rerank", _RERANK),
     ("/v1/rerank", _RERANK),

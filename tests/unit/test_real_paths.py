@@ -165,6 +165,7 @@ FREE = {
     PROJECT + "/endpoints/1:countTokens": "vertex_count_tokens",
     ANTHROPIC + "/count-tokens:rawPredict": "vertex_anthropic_count_tokens",
     "/model/anthropic.claude-opus-4-8/count-tokens": "bedrock_count_tokens",
+    "/v1/responses/input_tokens": "openai_input_tokens",
     "/v1/tokenize": "tokenize",
     "/tokenize": "tokenize",
     "/detokenize": "tokenize",
@@ -176,6 +177,10 @@ FREE = {
 }
 BY_THE_SETTING = {
     "/v1/files": "openai_files",
+    "/v1beta/files": "gemini_files",
+    "/v1beta/files/abc-123": "gemini_files",
+    "/upload/v1beta/files": "gemini_files",
+    "/upload/v1/files": "gemini_files",
     "/v1/files/file-abc": "openai_files",
     "/openai/v1/files": "openai_files",
     "/openai/files?api-version=2024-10-21": "openai_files",
@@ -214,7 +219,6 @@ BY_THE_SETTING = {
     "/v1/containers": "openai_containers",
     "/v1/conversations": "openai_conversations",
     "/v1/conversations/c/items": "openai_conversations",
-    "/v1/responses/input_tokens": "openai_input_tokens",
     "/v1/messages/batches": "anthropic_batches",
     "/v1/complete": "anthropic_complete",
     "/v1beta/models/gemini-2.5-flash:batchGenerateContent": "gemini_batches",

@@ -243,6 +243,8 @@ STREAMS: dict[str, tuple[str, dict[str, Maker]]] = {
     "gemini_openai_chat": (SSE, CHAT),
     "vertex_openai_chat": (SSE, CHAT),
     "openai_completions": (SSE, {"text": completions}),
+    "mistral_fim": (SSE, {"text": completions}),
+    "mistral_agents": (SSE, CHAT),
     "openai_responses": (SSE, RESPONSES),
     "openai_transcription": (SSE, {"events": TRANSCRIPTION["events"]}),
     "anthropic_messages": (SSE, ANTHROPIC),

@@ -47,6 +47,15 @@ GEMINI_CACHES = known(
     anywhere=True,
     error_shape=gemini_error,
 )
+# Keeping a file costs no tokens; every service with the same key sees it. OpenAI's is `/v1/files`.
+GEMINI_FILES = known(
+    "gemini_files",
+    "gemini",
+    *(f"upload/{version}/files" for version in ("v1", "v1beta", "v1alpha")),
+    *(f"{version}/{path}" for version in ("v1beta", "v1alpha") for path in ("files", "files/*")),
+    anywhere=True,
+    error_shape=gemini_error,
+)
 # A WebSocket, which normally never reaches admission: routes refuse upgrades.
 GEMINI_LIVE = KnownPath(
     name="gemini_live",
@@ -121,6 +130,7 @@ def _of_vertex(path: KnownPath) -> KnownPath:
 GOOGLE_UNMETERED: tuple[Route, ...] = (
     *(_of_vertex(path) for path in _BOTH),
     *_BOTH,
+    GEMINI_FILES,
     GEMINI_LIVE,
     GEMINI_INTERACTIONS,
 )
