@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# How long `make fuzz` runs.
+SECONDS ?= 60
+
 .DEFAULT_GOAL := help
-.PHONY: help install services demo up test machine check format bench includes lock clean
+.PHONY: help install services demo up test machine fuzz check format bench includes lock clean
 
 help: ## Show this help.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,6 +39,9 @@ test: install services ## Run all tests against real Envoy, Valkey and MariaDB.
 
 machine: install ## Try 20,000 long sequences of calls against the model of the counters (an hour).
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q tests/contract/test_engine_machine.py
+
+fuzz: install ## Feed hostile bytes to both readers, for SECONDS=60; findings go to build/fuzz.
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 check: install ## Lint, format, strict types, import walls.
 	$(BIN)/ruff check .

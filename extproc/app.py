@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -11,12 +12,14 @@ from datetime import UTC, datetime
 from extproc.control.metrics import Metrics, start_metrics_server
 from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
+from extproc.core.known_models import KnownModels
 from extproc.core.learned_factors import LearnedFactors
 from extproc.core.metered import Metered
 from extproc.core.renewals import Renewals
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
-from extproc.envoy_io.admission import Admission, AdmissionPolicy
+from extproc.envoy_io.admission import Admission
+from extproc.envoy_io.admission_policy import AdmissionPolicy
 from extproc.envoy_io.ending import Ending
 from extproc.envoy_io.identity import FromHeader, FromMetadata, IdentitySource
 from extproc.envoy_io.metering import Metering
@@ -41,6 +44,9 @@ log = logging.getLogger("tokenweir.app")
 
 _READY_PAUSE_SECONDS = 0.1
 _COUNTING_THREADS = 2
+# How long a thread that runs Python keeps the others waiting. With Python's own 5 ms, and several
+# changes of threads a message, one body that is counted in its thread would delay all requests.
+_SWITCH_SECONDS = 0.0005
 
 
 def _sources(sources: Iterable[SourceSettings]) -> list[IdentitySource]:
@@ -69,6 +75,11 @@ def _policy(settings: Settings) -> AdmissionPolicy:
         identity=_sources(settings.identity.sources),
         scopes={scope: _sources(sources) for scope, sources in settings.identity.scopes.items()},
         prices=settings.price_list(),
+        known_models=KnownModels(
+            settings.price_list(),
+            settings.admission.known_models,
+            settings.admission.unknown_models == "refuse",
+        ),
         default_output_tokens=settings.admission.default_output_tokens,
         deadline_ms=round(settings.reaper.deadline_seconds * 1000),
         timeout_seconds=settings.admission.timeout_ms / 1000,
@@ -126,6 +137,7 @@ async def serve(settings: Settings) -> None:
     Order of the end: health says NOT_SERVING, after the drain (a second signal ends it) new streams
     are refused, those under way finish within the grace, settlements are flushed, stores close.
     """
+    sys.setswitchinterval(_SWITCH_SECONDS)
     stop, hurry = _stop_on_signals()
     end_with_supervisor(stop)
     drained = asyncio.Event()
@@ -174,7 +186,9 @@ async def serve(settings: Settings) -> None:
             executor=executor,
             learned=learned,
         ),
-        metering=Metering(settler, is_stopping=drained.is_set, metered=metered, learned=learned),
+        metering=Metering(
+            settler, metrics, is_stopping=drained.is_set, metered=metered, learned=learned
+        ),
         ending=Ending(
             settler,
             renewals,

@@ -262,6 +262,7 @@ def reservation_lines(report: ReservationReport | Unreadable) -> Iterator[str]:
         "knowledge": report.knowledge,
         "reserved": _amount(report.reserved_tokens, report.reserved_cost_micros),
         "charged": _amount(report.charged_tokens, report.charged_cost_micros),
+        "of which": shown(report.usage_parts),
         "admitted": _maybe(report.admitted_at) or "never: it was released first",
         "deadline": _maybe(report.deadline),
         "ended": _maybe(report.ended_at),

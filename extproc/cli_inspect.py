@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from extproc.core.errors import RequestError
@@ -21,6 +22,7 @@ from extproc.providers.captures import (
     read_capture,
     request_capture,
 )
+from extproc.providers.counting import MEDIA_KINDS
 from extproc.providers.registry import load_extensions, read_request
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.tokens import DEFAULT_ENCODING
@@ -29,7 +31,6 @@ from extproc.providers.tokens import DEFAULT_ENCODING
 EXIT_BAD_FILE = 2
 _EXIT_NO_READER = 141  # as a shell says of a program that wrote to a closed pipe
 _STDIN = "-"
-_MEDIA = frozenset({"images", "audio", "documents"})
 
 Line = dict[str, object]
 
@@ -39,13 +40,17 @@ def add_inspect_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser
         text = f"print what is read of a captured {what}: one JSON line a file (docs/captures.md)"
         sub = verbs.add_parser(verb, help=text, description=text)
         sub.add_argument("files", nargs="+", metavar="FILE", help="a capture; - is standard input")
+        if verb == "response":
+            text = "also print what we count of the text, as counted_output_tokens"
+            sub.add_argument("--counted", action="store_true", help=text)
 
 
 def run_inspect_command(args: argparse.Namespace) -> int:
     """Prints to standard output; a file that is no capture is named on standard error."""
     load_extensions()
-    look: Callable[[Mapping[str, object], str], Line]
-    look = _request if args.verb == "request" else _response
+    look: Callable[[Mapping[str, object], str], Line] = _request
+    if args.verb == "response":
+        look = partial(_response, with_count=args.counted)
     status = 0
     try:
         for file in args.files:
@@ -80,8 +85,8 @@ def _request(value: Mapping[str, object], default_name: str) -> Line:
     return inspect_request(request_capture(value, default_name=default_name))
 
 
-def _response(value: Mapping[str, object], default_name: str) -> Line:
-    return inspect_answer(answer_capture(value, default_name=default_name))
+def _response(value: Mapping[str, object], default_name: str, *, with_count: bool) -> Line:
+    return inspect_answer(answer_capture(value, default_name=default_name), with_count=with_count)
 
 
 def inspect_request(capture: RequestCapture) -> Line:
@@ -132,14 +137,14 @@ def inspect_request(capture: RequestCapture) -> Line:
 def _parts(facts: RequestFacts) -> dict[str, int]:
     """The input by kind in the provider's tokens. What belongs to no kind is the overhead."""
     parts = {
-        kind: tokens if kind in _MEDIA else tokens * facts.factor_percent // 100
+        kind: tokens if kind in MEDIA_KINDS else tokens * facts.factor_percent // 100
         for kind, tokens in facts.parts.items()
     }
     overhead = facts.input_tokens - sum(parts.values())
     return {**parts, "overhead": overhead} if overhead > 0 else parts
 
 
-def inspect_answer(capture: AnswerCapture) -> Line:
+def inspect_answer(capture: AnswerCapture, *, with_count: bool = False) -> Line:
     """What metering would read of it, and from where the settled numbers would come."""
     reader = answer_reader(
         capture.wire_format,
@@ -147,6 +152,7 @@ def inspect_answer(capture: AnswerCapture) -> Line:
         content_encoding=capture.content_encoding,
         hides_usage=False,
         encoding=DEFAULT_ENCODING,
+        header=lambda name: capture.headers.get(name, ""),
     )
     is_good = 200 <= capture.status < 300
     if is_good:
@@ -159,7 +165,7 @@ def inspect_answer(capture: AnswerCapture) -> Line:
         error = f"the provider answered with status {capture.status}"
     elif reader.error:
         error = "the provider reported an error"
-    return {
+    line: Line = {
         "name": capture.name,
         "format": capture.wire_format,
         "input_tokens": usage.input_tokens,
@@ -168,9 +174,11 @@ def inspect_answer(capture: AnswerCapture) -> Line:
         "reasoning_tokens": usage.reasoning_tokens,
         "usage_known": usage.is_known,
         "source": _source(reader),
-        "counted_output_tokens": reader.counted_output_tokens(),
         "error": error,
     }
+    if with_count:
+        line["counted_output_tokens"] = reader.counted_output_tokens()
+    return line
 
 
 def _source(reader: AnswerReader) -> str:

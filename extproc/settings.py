@@ -195,6 +195,9 @@ class AdmissionSettings(_Section):
     # The whole decision, SQL included; keep it below the filter's message_timeout in Envoy.
     timeout_ms: int = Field(default=800, ge=1, le=60_000)
     unmetered: Literal["refuse", "allow"] = "refuse"
+    # Models without a price that `known_models` (globs) does not name either.
+    unknown_models: Literal["allow", "refuse"] = "allow"
+    known_models: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
     # A request header with a client's own key: one request at a time has it.
     idempotency_header: str | None = Field(default=None, pattern=_HEADER_NAME)
     idempotency_ttl_seconds: int = Field(default=86_400, ge=60, le=7 * 86_400)
@@ -259,7 +262,9 @@ class Settings(BaseSettings):
         return PriceList(tuple(Price(**price.model_dump()) for price in self.prices))
 
 
-_JSON_KEYS = frozenset({*Settings.model_fields, "identity__sources", "identity__scopes"})
+_JSON_KEYS = frozenset(
+    {*Settings.model_fields, "identity__sources", "identity__scopes", "admission__known_models"}
+)
 
 
 def _check_env_names(environ: Mapping[str, str]) -> None:
@@ -303,6 +308,11 @@ def _check_together(settings: Settings) -> None:
         admission.idempotency_header,
         also_taken=[source.name for source in sources if isinstance(source, HeaderSource)],
     )
+    if admission.unknown_models == "refuse" and not (settings.prices or admission.known_models):
+        raise SettingsError(
+            "admission.unknown_models",
+            "refuse needs [[prices]] or admission.known_models: without them no model is known",
+        )
     if admission.idempotency_ttl_seconds < settings.reaper.deadline_seconds:
         raise SettingsError(
             "admission.idempotency_ttl_seconds", "at least reaper.deadline_seconds is needed"

@@ -22,7 +22,7 @@
 -- ARGV[3] output cap, or -1      ARGV[8] request id
 -- ARGV[4] default output         ARGV[9] status, ARGV[10] rpm, ARGV[11] tpm: limits that could not
 -- ARGV[5] deadline in ms         be cached; an empty status means "read KEYS[1]"
--- ARGV[12] 1: strict, reserve the cap itself    ARGV[14] owner, ARGV[15] request hash
+-- ARGV[12] 1: strict, 2: no history    ARGV[14] owner, ARGV[15] request hash
 -- ARGV[13] platform's output cap, or -1
 -- ARGV[16] life of the idempotency key in ms, or empty: none     ARGV[17] its digest
 -- ARGV[18] who asks, for the note of a refusal
@@ -104,7 +104,7 @@ local output
 if ARGV[12] == '1' and cap >= 0 then
   output = cap
 else
-  output = ARGV[12] ~= '1' and mean_output(KEYS[4], minute) or tonumber(ARGV[4])
+  output = ARGV[12] == '0' and mean_output(KEYS[4], minute) or tonumber(ARGV[4])
   if cap >= 0 then
     output = math.min(output, cap)
   end

@@ -23,6 +23,7 @@
 -- ARGV[3] input tokens           ARGV[7] source
 -- ARGV[4] output tokens          ARGV[8] 1: write the history
 -- ARGV[9] cost in micro-USD, or empty: by the prices of the admission
+-- ARGV[10] what was used by kind, in words for people; empty: nothing beyond the totals
 --
 -- Reply: applied|improved|classified|noop, reserved, charged before, charged, outcome, other roots that
 -- hold some of it too (with commas); or missing.
@@ -50,6 +51,9 @@ local reply, may_write, has_policies = finish(ARGV[1], tonumber(ARGV[2]), tonumb
   tonumber(ARGV[9]), ARGV[5], ARGV[6], ARGV[7], 1)
 if not reply then
   return { 'missing' }
+end
+if (ARGV[10] or '') ~= '' and (reply[1] == 'applied' or reply[1] == 'improved') then
+  redis.call('HSET', KEYS[2], 'parts', ARGV[10])
 end
 review(KEYS[7], KEYS[2], ARGV[1], reply[1], ARGV[5], ARGV[7])
 if may_write and ARGV[8] == '1' then

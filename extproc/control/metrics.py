@@ -9,13 +9,16 @@ client's text.
 import os
 import threading
 from collections.abc import Callable
-from typing import TypeVar
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from extproc.control.children import FewModels, children
+from extproc.control.provider_metrics import ProviderMetrics
+from extproc.control.usage_metrics import UsageMetrics
 from extproc.core.ids import ACROSS_PREFIX
+from extproc.core.provider_errors import ProviderError, Room
 from extproc.core.reservations import (
     Admitted,
     Outcome,
@@ -28,30 +31,7 @@ from extproc.core.reservations import SettleStatus as Status
 
 # Admission is meant to take about a millisecond; the tail shows a slow Redis (time-out 50 ms).
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
-
-
-# Series of learned factors that one process may begin.
-_MOST_FACTORS = 512
-
 _RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0, 5.0)
-
-M = TypeVar("M", Counter, Gauge, Histogram)
-
-
-def _children(metric: M) -> Callable[..., M]:
-    """The metric's children by label values; looking one up in the library takes a lock each time.
-
-    As many are kept as the library keeps itself: labels come from small sets.
-    """
-    known: dict[tuple[str, ...], M] = {}
-
-    def child(*values: str) -> M:
-        found = known.get(values)
-        if found is None:
-            found = known[values] = metric.labels(*values)
-        return found
-
-    return child
 
 
 class Metrics:
@@ -59,7 +39,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
-        self._admissions = _children(
+        self._admissions = children(
             Counter(
                 "tokenweir_admissions_total",
                 "Requests admitted, by service.",
@@ -67,7 +47,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._rejections = _children(
+        self._rejections = children(
             Counter(
                 "tokenweir_rejections_total",
                 "Requests answered 429, by service and by the limit that refused.",
@@ -75,7 +55,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._shadow_refusals = _children(
+        self._shadow_refusals = children(
             Counter(
                 "tokenweir_shadow_refusals_total",
                 "Requests that a shadow limit would have refused, by service and limit.",
@@ -83,7 +63,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._refusals = _children(
+        self._refusals = children(
             Counter(
                 "tokenweir_refusals_total",
                 "Requests refused before any limit was asked, by reason.",
@@ -91,7 +71,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._unmetered = _children(
+        self._unmetered = children(
             Counter(
                 "tokenweir_unmetered_total",
                 "Requests that could not be metered, by reason and by what was done with them.",
@@ -99,7 +79,15 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._failed_open = _children(
+        self._unknown_models = children(
+            Counter(
+                "tokenweir_unknown_models_total",
+                "Requests for models that neither a price nor a setting names, by what was done.",
+                ["action"],
+                registry=registry,
+            )
+        )
+        self._failed_open = children(
             Counter(
                 "tokenweir_failed_open_total",
                 "Requests let through unmetered because a store did not answer.",
@@ -107,7 +95,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._unreadable_rows = _children(
+        self._unreadable_rows = children(
             Counter(
                 "tokenweir_unreadable_rows_total",
                 "Rows of limits in SQL that could not be read, by table, at each load.",
@@ -115,7 +103,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._admission_seconds = _children(
+        self._admission_seconds = children(
             Histogram(
                 "tokenweir_admission_seconds",
                 "Time from the request's arrival at tokenweir to the decision.",
@@ -124,7 +112,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._settlement_seconds = _children(
+        self._settlement_seconds = children(
             Histogram(
                 "tokenweir_settlement_seconds",
                 "Time of one settle or release call.",
@@ -134,7 +122,7 @@ class Metrics:
             )
         )
         # The last request's view: what is full now, not what was on average.
-        self._limit_used = _children(
+        self._limit_used = children(
             Gauge(
                 "tokenweir_limit_used_ratio",
                 "How full the tightest limit of a kind was at the last decision, by service; 1 is "
@@ -151,7 +139,7 @@ class Metrics:
             buckets=_RATIO_BUCKETS,
             registry=registry,
         )
-        self._tokens = _children(
+        self._tokens = children(
             Counter(
                 "tokenweir_tokens_total",
                 "Tokens by service and kind: estimated_input and reserved at admission, used at "
@@ -160,7 +148,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._settlements = _children(
+        self._settlements = children(
             Counter(
                 "tokenweir_settlements_total",
                 "Ends of reservations by who settled, how the request ended, and what was done.",
@@ -168,7 +156,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._settlement_failures = _children(
+        self._settlement_failures = children(
             Counter(
                 "tokenweir_settlement_failures_total",
                 "Settlements given up and left to the reaper.",
@@ -176,7 +164,7 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._endings = _children(
+        self._endings = children(
             Counter(
                 "tokenweir_endings_total",
                 "Access log entries of metered requests by how the request ended.",
@@ -184,7 +172,9 @@ class Metrics:
                 registry=registry,
             )
         )
-        self._renewals = _children(
+        self._providers = ProviderMetrics(registry)
+        self._usage = UsageMetrics(registry)
+        self._renewals = children(
             Counter(
                 "tokenweir_renewals_total",
                 "Heartbeats of long streams by what became of the reservation's deadline.",
@@ -197,7 +187,7 @@ class Metrics:
         self._last_sweep: Gauge | None = None
         self._reviews: Gauge | None = None
         self._factors: Gauge | None = None
-        self._factor_models: set[tuple[str, str]] = set()
+        self._factor_models = FewModels()
         for store in ("redis", "sql", "policies"):
             self._refusals(f"{store}_unavailable")
         self._refusals("internal_error")
@@ -230,6 +220,9 @@ class Metrics:
     def unmetered(self, reason: str, *, allowed: bool) -> None:
         self._unmetered(reason, "allowed" if allowed else "refused").inc()
 
+    def unknown_model(self, *, allowed: bool) -> None:
+        self._unknown_models("allowed" if allowed else "refused").inc()
+
     def failed_open(self, reason: str) -> None:
         self._failed_open(reason).inc()
 
@@ -251,6 +244,8 @@ class Metrics:
             change = result.charged_tokens - result.charged_before_tokens
             kind = "used" if change >= 0 else "given_back"
             self._tokens(root, kind).inc(abs(change))
+        if result.status in (Status.APPLIED, Status.IMPROVED):
+            self._usage.count(settlement)
 
     def settlement_failed(self, source: str) -> None:
         self._settlement_failures(source).inc()
@@ -300,11 +295,14 @@ class Metrics:
                 registry=self.registry,
                 multiprocess_mode="mostrecent",
             )
-        if (provider, model) not in self._factor_models:
-            if len(self._factor_models) >= _MOST_FACTORS:
-                return
-            self._factor_models.add((provider, model))
-        self._factors.labels(provider, model).set(factor)
+        if self._factor_models.takes(provider, model):
+            self._factors.labels(provider, model).set(factor)
+
+    def provider_failed(self, error: ProviderError) -> None:
+        self._providers.failed(error)
+
+    def provider_room(self, provider: str, model: str, room: Room) -> None:
+        self._providers.has_room(provider, model, room)
 
 
 def start_metrics_server(address: str, metrics: Metrics) -> Callable[[], None]:

@@ -10,7 +10,7 @@ class EstimateMode(StrEnum):
     MEAN = "mean"  # mean of the answers of the last ten full minutes, rounded up
     QUANTILE = "quantile"  # a quantile of them, from a histogram, with a margin
     STRICT = "strict"  # the cap itself: an answer can never be longer
-    GIVEN = "given"  # the default, which another root of the same request has estimated
+    GIVEN = "given"  # the default: another root, or the request itself, tells what to expect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,6 +244,7 @@ class ReservationReport:
 
     ``deadline`` is None unless it is open, ``ended_at`` (the last correction) None while it is.
     ``reserved_cost_micros`` is None without prices. ``policies`` admitted it: name and version.
+    ``usage_parts`` are kinds of tokens within what was charged, and calls, as reported.
     """
 
     at: datetime
@@ -266,3 +267,4 @@ class ReservationReport:
     forgotten_at: datetime | None
     policies: tuple[str, ...]
     taken: tuple[TakenReport, ...]
+    usage_parts: str = ""

@@ -14,6 +14,8 @@ from extproc.core.reservations import Admitted, WindowView
 NAMESPACE = "llm"
 # Metering sets this when it has taken over the settlement, so that the ending need not.
 METERED_KEY = "met"
+# Admission sets this, to the reason, on what it lets through without a reservation.
+UNMETERED_KEY = "unm"
 
 Field = str | int
 

@@ -48,6 +48,7 @@ def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
             knowledge=Knowledge.KNOWN,
             outcome=Outcome.UPSTREAM_BROKEN if facts.error else Outcome.COMPLETE,
             writes_history=not facts.error,
+            usage=usage,
         )
     if facts.error and not facts.saw_output:
         return release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING)
@@ -72,6 +73,7 @@ def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
         knowledge=knowledge,
         outcome=outcome,
         state=State.RECONCILING if facts.error else State.SETTLED,
+        usage=usage,
     )
 
 
@@ -152,12 +154,14 @@ def settle_native(
             knowledge=Knowledge.KNOWN if is_whole else Knowledge.COUNTED,
             outcome=Outcome.COMPLETE if is_whole else outcome,
             writes_history=is_whole,
+            usage=usage,
         )
     return _settlement(
         handle,
         Source.ENDING,
         input_tokens=handle.input_tokens if usage.input_tokens is None else usage.input_tokens,
         output_tokens=max(guessed_output_tokens, usage.output_tokens or 0),
+        usage=usage,
         knowledge=Knowledge.GUESSED,
         outcome=outcome,
         state=State.RECONCILING if outcome is Outcome.UPSTREAM_BROKEN else State.SETTLED,
@@ -174,6 +178,7 @@ def _settlement(
     outcome: Outcome,
     state: State = State.SETTLED,
     writes_history: bool = False,
+    usage: Usage | None = None,
 ) -> Settlement:
     return Settlement(
         reservation_id=handle.reservation_id,
@@ -186,4 +191,6 @@ def _settlement(
         state=state,
         writes_history=writes_history,
         model=handle.model,
+        usage=usage,
+        wire_format=handle.wire_format,
     )

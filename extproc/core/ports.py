@@ -6,6 +6,7 @@ from typing import Protocol
 
 from extproc.core.limits import ServiceLimit
 from extproc.core.policies import Descriptor, PolicySet
+from extproc.core.provider_errors import ProviderError, Room
 from extproc.core.reservations import (
     Admitted,
     Outcome,
@@ -128,6 +129,10 @@ class Telemetry(Protocol):
 
     def unmetered(self, reason: str, *, allowed: bool) -> None: ...
 
+    def unknown_model(self, *, allowed: bool) -> None:
+        """A request for a model that neither a price nor a setting names."""
+        ...
+
     def failed_open(self, reason: str) -> None: ...
 
     def unreadable_row(self, table: str) -> None:
@@ -139,6 +144,14 @@ class Telemetry(Protocol):
     def settlement_failed(self, source: str) -> None: ...
 
     def ended(self, outcome: Outcome | str) -> None: ...
+
+    def provider_failed(self, error: ProviderError) -> None:
+        """The provider, not one of our limits, answered with an error, or not at all."""
+        ...
+
+    def provider_room(self, provider: str, model: str, room: Room) -> None:
+        """What a provider says it has left, with its answer to a request for ``model``."""
+        ...
 
     def renewed(self, result: str) -> None:
         """A heartbeat of a long stream: renewed, ended (before), failed, or dropped."""

@@ -10,6 +10,7 @@ from enum import IntEnum, StrEnum
 from extproc.core.buckets import Bucket, Unit
 from extproc.core.estimates import EstimatePlan
 from extproc.core.limits import ServiceLimit
+from extproc.core.usage import Usage
 
 # Micro-USD for a million tokens: 4,000 USD a token and less.
 MAX_PRICE = 2**32
@@ -63,6 +64,8 @@ class ReserveRequest:
 
     ``root`` is the subject whose keys share a Redis slot (for a plain service its service_id).
     ``output_cap_tokens`` is the client's own cap times the number of choices, None without one.
+    ``skips_history``: the default is what this very request says of its answer (pictures, sound),
+    so other answers say nothing better.
     ``deadline_ms`` is how long from now it may stay open before the reaper resolves it.
     ``limit`` is None on the warm path, where the script reads the cached limits itself; it is given
     only when they were just read from SQL and could not be cached.
@@ -93,6 +96,7 @@ class ReserveRequest:
     request_id: str = ""
     limit: ServiceLimit | None = None
     estimate: EstimatePlan = field(default_factory=EstimatePlan)
+    skips_history: bool = False
     version: str = ""
     buckets: tuple[Bucket, ...] = ()
     is_pinned: bool = False
@@ -263,6 +267,8 @@ class Settlement:
     ``cost_micros``: None computes it from the prices of the admission. ``undo`` makes a release
     give back the request counts too: for a request that another root refused.
     ``follows``: the other roots that the record names get the same end.
+    ``usage`` is what the provider reported, by kind, where metering saw it; ``wire_format`` is that
+    of the request. Neither changes what is charged.
     """
 
     reservation_id: str
@@ -278,6 +284,8 @@ class Settlement:
     undo: bool = False
     follows: bool = True
     model: str = ""
+    usage: Usage | None = None
+    wire_format: str = ""
 
 
 class SettleStatus(StrEnum):

@@ -147,8 +147,8 @@ class Reserver:
     ) -> tuple[ReserveRequest, Resolved | None]:
         if view is None:
             limit = None if pinned is None else pinned.limit
-            request = replace(attempt.request, limit=limit, estimate=self._simple_estimate)
-            return request, None
+            estimate = _estimate_for(attempt.request, self._simple_estimate)
+            return replace(attempt.request, limit=limit, estimate=estimate), None
         resolved = view.resolve(attempt.descriptor, self._clock())
         request = replace(
             attempt.request,
@@ -156,7 +156,7 @@ class Reserver:
             buckets=_affordable(resolved.buckets, attempt.request),
             other_roots=tuple(resolved.across),
             is_pinned=pinned is not None,
-            estimate=self._estimate,
+            estimate=_estimate_for(attempt.request, self._estimate),
         )
         return request, resolved
 
@@ -215,6 +215,11 @@ class Reserver:
             raise
         finally:
             self._retries -= 1
+
+
+def _estimate_for(request: ReserveRequest, plan: EstimatePlan) -> EstimatePlan:
+    is_given = request.skips_history and plan.mode is not EstimateMode.STRICT
+    return replace(plan, mode=EstimateMode.GIVEN) if is_given else plan
 
 
 def _affordable(buckets: tuple[Bucket, ...], request: ReserveRequest) -> tuple[Bucket, ...]:

@@ -102,6 +102,7 @@ class Settler:
                 "reserved_tokens": result.reserved_tokens,
                 "charged_before_tokens": result.charged_before_tokens,
                 "charged_tokens": result.charged_tokens,
+                "usage": {} if settlement.usage is None else settlement.usage.kinds(),
             },
         )
 

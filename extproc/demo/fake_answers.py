@@ -1,11 +1,12 @@
-"""The fake provider's answers as bytes, in OpenAI's and in Anthropic's wire format.
+"""The fake provider's answers as bytes: OpenAI's chat completions, completions and embeddings.
 
 Nothing here knows about sockets: a stream is a sequence of frames, and the server decides how many
-of them are written. Formats follow the two providers' public API references (chat completions,
-completions, embeddings; messages and its streaming events).
+of them are written. Formats follow OpenAI's public API reference.
 """
 
+import base64
 import json
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +28,13 @@ class Frame:
     has_usage: bool = False
 
 
-def _text(order: Order, choice: int) -> str:
-    return "".join(words(order.output_tokens, start=choice))
+def said(order: Order, *, choice: int = 0) -> str:
+    """What a choice says, thoughts left out, in the shape that was asked for."""
+    text = "".join(words(order.output_tokens - order.reasoning, start=choice))
+    return f"{order.shape.before}{text}{order.shape.after}"
 
 
-def _openai_usage(order: Order, script: Script, output_tokens: int) -> dict[str, Any]:
+def _usage(order: Order, script: Script, output_tokens: int) -> dict[str, Any]:
     if script.usage == "zero":
         return {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     usage: dict[str, Any] = {
@@ -41,29 +44,15 @@ def _openai_usage(order: Order, script: Script, output_tokens: int) -> dict[str,
     if order.wire != "embeddings":
         usage["completion_tokens"] = output_tokens
         usage["prompt_tokens_details"] = {"cached_tokens": min(script.cached, order.input_tokens)}
-        usage["completion_tokens_details"] = {"reasoning_tokens": 0}
+        reasoning = order.reasoning * order.choices
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
     return usage
 
 
-def _anthropic_usage(order: Order, script: Script, output_tokens: int) -> dict[str, Any]:
-    """Anthropic's ``input_tokens`` does not include what was read from the cache."""
-    if script.usage == "zero":
-        return {"input_tokens": 0, "output_tokens": 0}
-    cached = min(script.cached, order.input_tokens)
-    return {
-        "input_tokens": order.input_tokens - cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": output_tokens,
-    }
-
-
-def _openai_finish(order: Order) -> str:
-    return "length" if order.capped else "stop"
-
-
-def _anthropic_finish(order: Order) -> str:
-    return "max_tokens" if order.capped else "end_turn"
+def _finish(order: Order) -> str:
+    if order.capped:
+        return "length"
+    return "tool_calls" if order.shape.function else "stop"
 
 
 def answer_id(order: Order, number: int) -> str:
@@ -72,20 +61,29 @@ def answer_id(order: Order, number: int) -> str:
     return f"{prefix.get(order.wire, 'embd-')}fake{number:08d}"
 
 
-def _json(value: Any) -> bytes:
+def as_json(value: Any) -> bytes:
+    """Compact JSON."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _plain_openai(order: Order, script: Script, number: int) -> dict[str, Any]:
-    finish = _openai_finish(order)
+def _call(order: Order, arguments: str, *, index: int) -> dict[str, Any]:
+    function = {"name": order.shape.function, "arguments": arguments}
+    return {"id": f"call_fake{index}", "type": "function", "function": function}
+
+
+def _plain(order: Order, number: int) -> dict[str, Any]:
+    finish = _finish(order)
     choices: list[dict[str, Any]] = []
     for index in range(order.choices):
         choice: dict[str, Any] = {"index": index, "finish_reason": finish, "logprobs": None}
-        if order.wire == "chat":
-            content = _text(order, index)
-            choice["message"] = {"role": "assistant", "content": content, "refusal": None}
+        text = said(order, choice=index)
+        if order.wire != "chat":
+            choice["text"] = text
+        elif order.shape.function:
+            call = _call(order, text, index=index)
+            choice["message"] = {"role": "assistant", "content": None, "tool_calls": [call]}
         else:
-            choice["text"] = _text(order, index)
+            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
         choices.append(choice)
     return {
         "id": answer_id(order, number),
@@ -97,31 +95,20 @@ def _plain_openai(order: Order, script: Script, number: int) -> dict[str, Any]:
 
 
 def _plain_embeddings(order: Order) -> dict[str, Any]:
-    vectors = [
-        {"object": "embedding", "index": index, "embedding": [0.25, -0.5, index / 8]}
-        for index in range(order.inputs)
-    ]
+    vectors: list[dict[str, Any]] = []
+    for index in range(order.inputs):
+        vector: Any = [0.25, -0.5, index / 8]
+        if order.as_base64:
+            vector = base64.b64encode(struct.pack("<3f", *vector)).decode()
+        vectors.append({"object": "embedding", "index": index, "embedding": vector})
     return {"object": "list", "data": vectors, "model": order.model}
 
 
 def plain_frame(order: Order, script: Script, number: int) -> Frame:
     """The whole body of an answer that is not streamed."""
     produced = order.output_tokens * order.choices
-    if order.wire == "anthropic":
-        body: dict[str, Any] = {
-            "id": answer_id(order, number),
-            "type": "message",
-            "role": "assistant",
-            "model": order.model,
-            "content": [{"type": "text", "text": _text(order, 0)}],
-            "stop_reason": _anthropic_finish(order),
-            "stop_sequence": None,
-        }
-        usage = _anthropic_usage(order, script, produced)
-    else:
-        embeds = order.wire == "embeddings"
-        body = _plain_embeddings(order) if embeds else _plain_openai(order, script, number)
-        usage = _openai_usage(order, script, produced)
+    body = _plain_embeddings(order) if order.wire == "embeddings" else _plain(order, number)
+    usage = _usage(order, script, produced)
     if script.usage == "null":
         body["usage"] = None
     elif script.usage == "in_choice" and "choices" in body:
@@ -129,19 +116,25 @@ def plain_frame(order: Order, script: Script, number: int) -> Frame:
     elif script.usage != "none":
         body["usage"] = usage
     sent = script.usage not in ("null", "none")
-    return Frame(_json(body), produced, sent)
+    return Frame(as_json(body), produced, sent)
 
 
-def _openai_choice(order: Order, index: int, text: str, finish: str | None) -> dict[str, Any]:
+def _choice(order: Order, index: int, text: str, finish: str | None) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": index, "finish_reason": finish, "logprobs": None}
     if order.wire == "chat":
-        choice["delta"] = {"content": text} if text else {}
+        delta: dict[str, Any] = {"content": text} if text else {}
+        if text and order.shape.function:
+            delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        choice["delta"] = delta
     else:
         choice["text"] = text
     return choice
 
 
-def _openai_stream(order: Order, script: Script, number: int) -> Iterator[Frame]:
+def stream_frames(order: Order, script: Script, number: int) -> Iterator[Frame]:
+    """The events of a streamed answer, in order, the terminal one included.
+
+    What was thought goes with the first word, because it was produced before it."""
     head = {
         "id": answer_id(order, number),
         "object": "chat.completion.chunk" if order.wire == "chat" else "text_completion",
@@ -155,84 +148,48 @@ def _openai_stream(order: Order, script: Script, number: int) -> Iterator[Frame]
     def frame(choices: list[dict[str, Any]], *, tokens: int = 0) -> Frame:
         body: dict[str, Any] = {**head, "choices": choices}
         if mode == "every_chunk":
-            body["usage"] = _openai_usage(order, script, sent)
+            body["usage"] = _usage(order, script, sent)
         elif mode == "null" or final_usage:
             body["usage"] = None  # OpenAI sends null in all chunks but the last when asked
-        return Frame(b"data: " + _json(body) + b"\n\n", tokens, mode == "every_chunk")
+        return Frame(b"data: " + as_json(body) + b"\n\n", tokens, mode == "every_chunk")
 
     if order.wire == "chat":
         for index in range(order.choices):
-            start = {"index": index, "delta": {"role": "assistant", "content": ""}}
+            delta: dict[str, Any] = {"role": "assistant", "content": ""}
+            if order.shape.function:
+                delta = {**delta, "tool_calls": [{"index": 0, **_call(order, "", index=index)}]}
+            start = {"index": index, "delta": delta}
             yield frame([{**start, "finish_reason": None, "logprobs": None}])
-    texts = [words(order.output_tokens, start=index) for index in range(order.choices)]
-    for step in zip(*texts, strict=True):
+    if order.shape.before:
+        for index in range(order.choices):
+            yield frame([_choice(order, index, order.shape.before, None)])
+    spoken = order.output_tokens - order.reasoning
+    texts = [words(spoken, start=index) for index in range(order.choices)]
+    for at, step in enumerate(zip(*texts, strict=True)):
         for index, word in enumerate(step):
-            sent += 1
-            yield frame([_openai_choice(order, index, word, None)], tokens=1)
+            tokens = 1 if at else 1 + order.reasoning
+            sent += tokens
+            yield frame([_choice(order, index, word, None)], tokens=tokens)
+    if order.shape.after:
+        for index in range(order.choices):
+            yield frame([_choice(order, index, order.shape.after, None)])
     for index in range(order.choices):
-        last = _openai_choice(order, index, "", _openai_finish(order))
+        last = _choice(order, index, "", _finish(order))
         if mode == "in_choice":
-            last["usage"] = _openai_usage(order, script, sent)
+            last["usage"] = _usage(order, script, sent)
         ending = frame([last])
         yield Frame(ending.data, 0, ending.has_usage or mode == "in_choice")
     usage_body: dict[str, Any] = {
         **head,
         "choices": [],
-        "usage": _openai_usage(order, script, sent),
+        "usage": _usage(order, script, sent),
     }
-    usage_frame = Frame(b"data: " + _json(usage_body) + b"\n\n", 0, has_usage=True)
+    usage_frame = Frame(b"data: " + as_json(usage_body) + b"\n\n", 0, has_usage=True)
     if final_usage and mode != "late":
         yield usage_frame
     yield Frame(_DONE)
     if final_usage and mode == "late":
         yield usage_frame
-
-
-def _event(name: str, *, has_usage: bool = False, tokens: int = 0, **fields: Any) -> Frame:
-    body = _json({"type": name, **fields})
-    return Frame(b"event: " + name.encode() + b"\ndata: " + body + b"\n\n", tokens, has_usage)
-
-
-def _anthropic_stream(order: Order, script: Script, number: int) -> Iterator[Frame]:
-    reports = script.usage not in ("none", "null")
-    message: dict[str, Any] = {
-        "id": answer_id(order, number),
-        "type": "message",
-        "role": "assistant",
-        "model": order.model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-    }
-    if reports:
-        # The first report has the whole input and one output token; later ones are totals.
-        message["usage"] = _anthropic_usage(order, script, 1)
-    elif script.usage == "null":
-        message["usage"] = None
-    yield _event("message_start", has_usage=reports, message=message)
-    block = {"type": "text", "text": ""}
-    yield _event("content_block_start", index=0, content_block=block)
-    yield _event("ping")
-    for word in words(order.output_tokens):
-        delta = {"type": "text_delta", "text": word}
-        yield _event("content_block_delta", tokens=1, index=0, delta=delta)
-    yield _event("content_block_stop", index=0)
-    ending: dict[str, Any] = {
-        "delta": {"stop_reason": _anthropic_finish(order), "stop_sequence": None}
-    }
-    if reports:
-        produced = 0 if script.usage == "zero" else order.output_tokens
-        ending["usage"] = {"output_tokens": produced}
-    elif script.usage == "null":
-        ending["usage"] = None
-    yield _event("message_delta", has_usage=reports, **ending)
-    yield _event("message_stop")
-
-
-def stream_frames(order: Order, script: Script, number: int) -> Iterator[Frame]:
-    """The events of a streamed answer, in order, the terminal one included."""
-    stream = _anthropic_stream if order.wire == "anthropic" else _openai_stream
-    return stream(order, script, number)
 
 
 _OPENAI_ERRORS = {400: "invalid_request_error", 401: "authentication_error", 429: "tokens"}
@@ -249,10 +206,10 @@ def error_body(wire: str, status: int, message: str, *, param: str | None = None
     if wire == "anthropic":
         kind = _ANTHROPIC_ERRORS.get(status, "api_error")
         error: dict[str, Any] = {"type": kind, "message": message}
-        return _json({"type": "error", "error": error, "request_id": "req_fake"})
+        return as_json({"type": "error", "error": error, "request_id": "req_fake"})
     kind = _OPENAI_ERRORS.get(status, "server_error" if status >= 500 else "invalid_request_error")
     code = "rate_limit_exceeded" if status == 429 else None
-    return _json({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    return as_json({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
 def error_frame(wire: str) -> Frame:

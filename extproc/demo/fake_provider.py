@@ -1,4 +1,4 @@
-"""A provider of OpenAI's and Anthropic's HTTP APIs that answers by script and keeps a journal.
+"""A provider of many HTTP APIs (``fake_apis``) that answers by script and keeps a journal.
 
 Run it as ``python -m extproc.demo.fake_provider --port N``. Scripts: see ``provider_script``.
 The journal (``GET /_fake/journal``, ``DELETE`` empties it) says for each request what was really
@@ -12,14 +12,17 @@ import signal
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import cycle
 
 from aiohttp import web
 
-from extproc.demo.fake_answers import Frame, error_body, error_frame, plain_frame, stream_frames
-from extproc.demo.fake_orders import WIRE_OF_PATH, Order, OrderError, Wire, read_order
+from extproc.demo.fake_answers import Frame
+from extproc.demo.fake_apis import APIS
+from extproc.demo.fake_apis.api import Api, Call, Job
+from extproc.demo.fake_orders import OrderError
 from extproc.demo.fake_tokens import vocabulary
 from extproc.demo.provider_script import SCRIPT_HEADER, Script, ScriptError, parse_script
 
@@ -68,8 +71,8 @@ class FakeProvider:
     async def start(self, port: int, *, host: str = "127.0.0.1") -> None:
         """Listen on ``port``, or on a free one when it is 0. Raises OSError when it is taken."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
-        for path in WIRE_OF_PATH:
-            app.router.add_post(path, self._answer)
+        for api in APIS:
+            app.router.add_post(api.pattern, partial(self._answer, api))
         app.router.add_get("/_fake/health", self._health)
         app.router.add_get("/_fake/journal", self._show_journal)
         app.router.add_delete("/_fake/journal", self._reset_journal)
@@ -105,12 +108,11 @@ class FakeProvider:
         self._gates[request.match_info["name"]].set()
         return web.Response(status=204)
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        wire = WIRE_OF_PATH[request.path]
+    async def _answer(self, api: Api, request: web.Request) -> web.StreamResponse:
         try:
             script = parse_script(request.headers.get(SCRIPT_HEADER))
         except ScriptError as error:
-            return _json_response(400, error_body(wire, 400, f"{SCRIPT_HEADER}: {error}"))
+            return _json_response(400, api.error_body(400, f"{SCRIPT_HEADER}: {error}"))
         entry = JournalEntry(
             request_id=request.headers.get("x-request-id", ""),
             path=request.path,
@@ -119,7 +121,7 @@ class FakeProvider:
         self.journal.append(entry)
         number = len(self.journal)
         try:
-            response = await self._answer_by_script(request, wire, script, entry, number)
+            response = await self._answer_by_script(request, api, script, entry, number)
         except (asyncio.CancelledError, ConnectionError):
             entry.ending = "client_gone"
             raise
@@ -131,7 +133,7 @@ class FakeProvider:
         return response
 
     async def _answer_by_script(
-        self, request: web.Request, wire: Wire, script: Script, entry: JournalEntry, number: int
+        self, request: web.Request, api: Api, script: Script, entry: JournalEntry, number: int
     ) -> web.StreamResponse:
         raw = await request.read()
         if script.delay_ms:
@@ -145,41 +147,48 @@ class FakeProvider:
             entry.status = script.status
             return _json_response(
                 script.status,
-                error_body(wire, script.status, "The provider fails, as the script says."),
+                api.error_body(script.status, "The provider fails, as the script says."),
                 retry_after=script.retry_after,
                 content_type=script.content_type,
+                headers=_error_headers(api, script.status),
             )
         try:
-            order = read_order(wire, raw, script)
+            job = api.read(_call(request, raw), script)
         except OrderError as error:
             entry.status = 400
-            return _json_response(400, error_body(wire, 400, str(error), param=error.param))
-        entry.model = order.model
-        entry.input_tokens = order.input_tokens
-        entry.streamed = order.stream
+            with_param = api.order_error_body
+            body = with_param(error) if with_param else api.error_body(400, str(error))
+            return _json_response(400, body, headers=_error_headers(api, 400))
+        entry.model = job.model
+        entry.input_tokens = job.input_tokens
+        entry.streamed = job.stream and api.stream is not None
         entry.status = 200
-        return await self._write(request, order, script, entry, number)
+        return await self._write(request, api, job, script=script, entry=entry, number=number)
 
     async def _write(
         self,
         request: web.Request,
-        order: Order,
+        api: Api,
+        job: Job,
+        *,
         script: Script,
         entry: JournalEntry,
         number: int,
     ) -> web.StreamResponse:
-        default_type = "text/event-stream" if order.stream else "application/json"
+        default_type = api.stream_type if entry.streamed else api.plain_type
         headers = {
-            "content-type": script.content_type or default_type,
+            "content-type": script.content_type or job.content_type or default_type,
             "x-request-id": f"req_fake{number:08d}",
         }
         response = web.StreamResponse(status=script.status, headers=headers)
-        if order.stream:
-            frames = stream_frames(order, script, number)
+        if entry.streamed and api.stream is not None:
+            frames = api.stream(job, script, number)
         else:
-            whole = plain_frame(order, script, number)
+            whole = api.plain(job, script, number)
             if script.error_event_after is not None:
-                whole = Frame(error_body(order.wire, 500, "The model is overloaded."))
+                whole = Frame(api.error_body(500, "The model is overloaded."))
+            if api.plain_headers is not None:
+                response.headers.update(api.plain_headers(job, script))
             # A length that is not reached is how a client sees a plain answer break off.
             response.content_length = len(whole.data)
             frames = iter([whole])
@@ -193,16 +202,26 @@ class FakeProvider:
             await response.write(piece.data)
             entry.output_tokens_produced += piece.tokens
             entry.usage_sent = entry.usage_sent or piece.has_usage
-            if piece.tokens or not order.stream:
+            if piece.tokens or not entry.streamed:
                 counted += 1
                 await _interrupt(request, script, counted)
-            if order.stream and script.error_event_after == counted:
-                await response.write(error_frame(order.wire).data)
+            if entry.streamed and api.error_frame and script.error_event_after == counted:
+                await response.write(api.error_frame().data)
                 break
         if script.error_event_after is not None and not entry.output_tokens_produced:
             entry.input_tokens = 0  # nobody bills an answer that is only an error
         await response.write_eof()
         return response
+
+
+def _call(request: web.Request, body: bytes) -> Call:
+    return Call(
+        path=request.rel_url.raw_path,
+        match=request.match_info,
+        query=request.query,
+        content_type=request.headers.get("content-type", ""),
+        body=body,
+    )
 
 
 async def _interrupt(request: web.Request, script: Script, counted: int) -> None:
@@ -217,14 +236,19 @@ async def _interrupt(request: web.Request, script: Script, counted: int) -> None
         raise _BrokenError
 
 
+def _error_headers(api: Api, status: int) -> Mapping[str, str]:
+    return api.error_headers(status) if api.error_headers else {}
+
+
 def _json_response(
     status: int,
     body: bytes,
     *,
     retry_after: int | None = None,
     content_type: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> web.Response:
-    headers = {"content-type": content_type or "application/json"}
+    headers = {"content-type": content_type or "application/json", **(headers or {})}
     if retry_after is not None:
         headers["retry-after"] = str(retry_after)
     return web.Response(status=status, body=body, headers=headers)

@@ -19,7 +19,9 @@ def child_variables(settings: Settings) -> dict[str, str]:
     Lists and tables are JSON there; a setting that is not given is not told."""
     told = settings.model_dump(mode="json", exclude_unset=True)
     variables = {
-        f"{ENV_PREFIX}{section}__{key}".upper(): str(value)
+        f"{ENV_PREFIX}{section}__{key}".upper(): (
+            json.dumps(value) if isinstance(value, list) else str(value)
+        )
         for section in _SECTIONS
         for key, value in told.get(section, {}).items()
         if value is not None

@@ -23,7 +23,8 @@ class Script:
     """One request's behaviour.
 
     ``output`` tokens per choice, before the request's own cap. ``input`` overrides the counted
-    input; ``cached`` is the part of it that is reported as read from a cache.
+    input; ``cached`` is the part of it that is reported as read from a cache, ``written`` the part
+    that is written to one. ``reasoning`` is the part of the output that is thought, not said.
     ``delay_ms`` passes before the answer's headers, ``chunk_delay_ms`` before every chunk but the
     first (and before a scripted break).
     ``break_after``, ``hang_after`` and ``error_event_after`` count chunks that carry text; a plain
@@ -36,6 +37,8 @@ class Script:
     output: int = DEFAULT_OUTPUT_TOKENS
     input: int | None = None
     cached: int = 0
+    written: int = 0
+    reasoning: int = 0
     delay_ms: int = 0
     chunk_delay_ms: int = 0
     usage: UsageMode = "normal"
@@ -56,6 +59,8 @@ _NUMBERS = frozenset(
         "output",
         "input",
         "cached",
+        "written",
+        "reasoning",
         "delay_ms",
         "chunk_delay_ms",
         "status",

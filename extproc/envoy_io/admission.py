@@ -8,9 +8,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import grpc
@@ -21,9 +20,9 @@ from extproc.core.handles import Handle, Profile
 from extproc.core.ids import new_reservation_id, reservation_id_of
 from extproc.core.learned_factors import LearnedFactors
 from extproc.core.outcomes import release
-from extproc.core.policies import Descriptor, Scope
+from extproc.core.policies import Descriptor
 from extproc.core.ports import LimitSource, Telemetry
-from extproc.core.price_list import FREE, PriceList
+from extproc.core.price_list import FREE
 from extproc.core.reservations import (
     Admitted,
     IdConflict,
@@ -40,18 +39,20 @@ from extproc.core.reservations import (
 from extproc.core.reserving import Attempt, Reserver
 from extproc.core.settler import Settler
 from extproc.core.subjects import subject_text
+from extproc.envoy_io.admission_policy import AdmissionPolicy
 from extproc.envoy_io.attributes import MALFORMED, Attributes
 from extproc.envoy_io.decisions import log_admitted
 from extproc.envoy_io.descriptor import describe
 from extproc.envoy_io.idempotency import idempotency_digest, request_hash
-from extproc.envoy_io.identity import IdentitySource, identify
+from extproc.envoy_io.identity import identify
 from extproc.envoy_io.refusals import Refusals
 from extproc.envoy_io.replies import (
-    CONTINUE_REQUEST_BODY,
     CONTINUE_REQUEST_HEADERS,
     CONTINUE_REQUEST_TRAILERS,
     admitted_reply,
+    unmetered_reply,
 )
+from extproc.envoy_io.unknown_models import UnknownModels
 from extproc.envoy_io.verdict_errors import error_of, service_error
 from extproc.providers.input_correction import corrected_input
 from extproc.providers.registry import read_request
@@ -67,28 +68,6 @@ _OTHER_KINDS = {
     "request_headers": CONTINUE_REQUEST_HEADERS,
     "request_trailers": CONTINUE_REQUEST_TRAILERS,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionPolicy:
-    """What the operator decided about admission. Times in milliseconds or seconds by name."""
-
-    identity: Sequence[IdentitySource]
-    scopes: Mapping[Scope, Sequence[IdentitySource]] = field(default_factory=dict)
-    prices: PriceList = field(default_factory=PriceList)
-    default_output_tokens: int
-    deadline_ms: int
-    timeout_seconds: float
-    allows_unmetered: bool
-    fails_open: bool
-    count_inline_max_bytes: int
-    max_body_bytes: int
-    strict_cap_tokens: int | None = None
-    # Whether to ask for usage where its event cannot be hidden again.
-    shows_usage_events: bool = False
-    # Request header with a client's idempotency key, in lower case; None: there is no such thing.
-    idempotency_header: str | None = None
-    idempotency_ttl_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +111,7 @@ class Admission:
         self._telemetry = telemetry
         self._executor = executor
         self._learned = learned
+        self._unknown = UnknownModels(policy.known_models, telemetry)
         self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
         limits_of = partial(
             ReadLimits,
@@ -297,14 +277,22 @@ class Admission:
             request_id=asked.request_id,
             profile=asked.profile,
         )
+        default_output = self._policy.default_output_tokens
+        if facts.reserves_cap and facts.output_cap_tokens is not None:
+            default_output = facts.output_cap_tokens
         known_price = self._policy.prices.of(facts.model)
+        if known_price is None:
+            self._unknown.check(
+                facts.model, service_id=asked.service_id, request_id=asked.request_id
+            )
         price = known_price or FREE
         request = ReserveRequest(
             reservation_id=handle.reservation_id,
             root=handle.root,
             input_tokens=input_tokens,
             output_cap_tokens=facts.output_cap_tokens,
-            default_output_tokens=self._policy.default_output_tokens,
+            default_output_tokens=default_output,
+            skips_history=facts.reserves_cap,
             deadline_ms=self._policy.deadline_ms,
             wire_format=handle.wire_format,
             model=handle.model,
@@ -374,7 +362,7 @@ class Admission:
                 "request_id": asked.request_id,
             },
         )
-        return CONTINUE_REQUEST_BODY
+        return unmetered_reply(facts.reason)
 
 
 def reservation_id_from(attributes: Attributes, request_id: str) -> str:

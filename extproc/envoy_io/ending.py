@@ -2,7 +2,7 @@
 
 Entries can be lost, so nothing depends on one: they release what metering never saw, name the
 reason of a cut, and the reaper is the net below. Periodic entries say that a long stream still
-runs.
+runs. Entries of requests that admission never saw are counted (see ``unseen``).
 """
 
 import asyncio
@@ -18,18 +18,21 @@ from envoy.data.accesslog.v3.accesslog_pb2 import (
 from envoy.service.accesslog.v3 import als_pb2
 
 from extproc.core.errors import RequestError
-from extproc.core.handles import METERED_KEY, NAMESPACE, handle_from_fields
+from extproc.core.handles import METERED_KEY, NAMESPACE, UNMETERED_KEY, handle_from_fields
 from extproc.core.ids import reservation_id_of
 from extproc.core.metered import Metered
 from extproc.core.outcomes import release_of, settle_ending
 from extproc.core.ports import Telemetry
+from extproc.core.provider_errors import ErrorCode
 from extproc.core.renewals import Renewals
 from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import has_field, metadata_fields
 from extproc.envoy_io.identity import IdentitySource, identify
 from extproc.envoy_io.native import Native
+from extproc.envoy_io.provider_reports import report_answer, report_silence
 from extproc.envoy_io.refusals import DETAILS_PREFIX
+from extproc.envoy_io.unseen import NO_BODY, logged_path, unseen_reason
 
 log = logging.getLogger("tokenweir.ending")
 
@@ -50,6 +53,10 @@ _CLIENT_GONE_FLAGS = (
 _VIA_UPSTREAM = "via_upstream"
 # The response code of an entry whose client got no answer at all.
 _NOTHING_SENT = 0
+_SERVER_ERROR = 500
+_TIMEOUT_FLAGS = ("upstream_request_timeout", "duration_timeout", "stream_idle_timeout")
+# The configuration's fault, not the provider's.
+_NO_TARGET_FLAGS = ("no_route_found", "no_cluster_found")
 _BROKEN_FLAGS = (
     "upstream_connection_termination",
     "upstream_remote_reset",
@@ -88,12 +95,28 @@ def outcome_of(entry: HTTPAccessLogEntry) -> Outcome:
         # whose last byte never came.
         whole = common.HasField("time_to_last_upstream_rx_byte")
         return Outcome.COMPLETE_ESTIMATED if whole else Outcome.CLIENT_GONE
-    if flags.upstream_request_timeout or flags.duration_timeout or flags.stream_idle_timeout:
+    if _any(flags, _TIMEOUT_FLAGS):
         # It has our request and may have answered it in full, a moment too late.
         return Outcome.UPSTREAM_BROKEN
     if is_undelivered(entry):
         return Outcome.UPSTREAM_BROKEN
     return Outcome.UPSTREAM_REFUSED
+
+
+def silence_of(entry: HTTPAccessLogEntry, outcome: Outcome) -> ErrorCode | None:
+    """What the provider failed at, where it gave no whole answer; None: it is not to blame, or its
+    answer says it."""
+    flags = entry.common_properties.response_flags
+    if outcome not in (Outcome.UPSTREAM_REFUSED, Outcome.UPSTREAM_BROKEN):
+        return None
+    if entry.response.response_code_details == _VIA_UPSTREAM and not _any(flags, _BROKEN_FLAGS):
+        return None
+    if _any(flags, _NO_TARGET_FLAGS):
+        return None
+    if _any(flags, _TIMEOUT_FLAGS):
+        return ErrorCode.TIMEOUT
+    is_broken = outcome is Outcome.UPSTREAM_BROKEN
+    return ErrorCode.BROKEN if is_broken else ErrorCode.UNREACHABLE
 
 
 def is_undelivered(entry: HTTPAccessLogEntry) -> bool:
@@ -169,7 +192,7 @@ class Ending:
             return
         handle = handle_from_fields(metadata_fields(common.metadata, namespace=NAMESPACE))
         if handle is None:
-            self._release_undelivered(entry)
+            self._on_entry_without_handle(entry)
             return
         if handle.profile == "observe" and self._metered.take(handle.reservation_id):
             self._telemetry.ended("metered")
@@ -181,6 +204,12 @@ class Ending:
             end = settle_ending(handle, outcome, undelivered=undelivered)
         self._telemetry.ended(end.outcome.value)
         self._settler.submit(end)
+        code, status = silence_of(entry, outcome), entry.response.response_code.value
+        if code is not None:
+            report_silence(self._telemetry, handle, code, status=status)
+        elif handle.profile == "native" and outcome is Outcome.UPSTREAM_REFUSED:
+            # Metering, which would read the error, is not there.
+            report_answer(self._telemetry, handle, status=status, headers={}, value=None)
 
     def _renew(self, entry: HTTPAccessLogEntry) -> None:
         metadata = entry.common_properties.metadata
@@ -191,11 +220,37 @@ class Ending:
             # Other roots that hold some of it follow; the record names them.
             self._renewals.renew(handle.root, handle.reservation_id)
 
+    def _on_entry_without_handle(self, entry: HTTPAccessLogEntry) -> None:
+        if DETAILS_PREFIX in entry.response.response_code_details:
+            return  # our own refusal, counted by admission
+        if has_field(entry.common_properties.metadata, namespace=NAMESPACE, key=UNMETERED_KEY):
+            return  # admission let it through and has counted it
+        found = unseen_reason(entry)
+        if found is None:
+            self._release_undelivered(entry)
+            return
+        reason, sent = found
+        self._telemetry.unmetered(reason, allowed=sent)
+        # Polls of lists and health checks have no body and are many.
+        log.log(
+            logging.DEBUG if reason == NO_BODY else logging.INFO,
+            "unmetered",
+            extra={
+                "reason": reason,
+                "action": "allowed" if sent else "refused",
+                "status": entry.response.response_code.value,
+                "path": logged_path(entry),
+                "route": entry.common_properties.route_name,
+                "request_id": entry.request.request_id,
+            },
+        )
+
     def _release_undelivered(self, entry: HTTPAccessLogEntry) -> None:
         """A request without a handle that was never sent on: Envoy may have given it up (the client
         left, a time-out) at the very moment when we admitted it. Release what there may be."""
-        if _was_called(entry) or DETAILS_PREFIX in entry.response.response_code_details:
-            return  # it was sent on unmetered, or it is our own refusal
+        code = entry.response.response_code.value
+        if code != _NOTHING_SENT and code < _SERVER_ERROR:
+            return  # another filter's answer: the request was not given up
         common, request = entry.common_properties, entry.request
         address = common.downstream_remote_address.socket_address
         if not request.request_id or not address.address:

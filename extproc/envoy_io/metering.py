@@ -8,11 +8,11 @@ first await there is killed.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import grpc
 from envoy.config.core.v3.base_pb2 import HeaderMap
-from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.handles import NAMESPACE, Handle, handle_from_fields
@@ -24,22 +24,37 @@ from extproc.core.outcomes import (
     settle_answer,
     settle_interrupted,
 )
+from extproc.core.ports import Telemetry
 from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import Attributes, metadata_fields
+from extproc.envoy_io.provider_reports import report_answer, report_rooms
 from extproc.envoy_io.replies import (
+    CONTINUE_RESPONSE_BODY,
     CONTINUE_RESPONSE_HEADERS,
     CONTINUE_RESPONSE_TRAILERS,
     body_reply,
     mark_metered,
 )
 from extproc.providers.answers import AnswerReader, answer_reader
+from extproc.providers.error_answers import ErrorBody
 from extproc.providers.input_correction import learn_from
+from extproc.providers.provider_room import HEADERS as _PROVIDER_HEADERS
 
 log = logging.getLogger("tokenweir.metering")
 
 # Envoy's word for an answer that really came from the upstream, in response.code_details.
 _VIA_UPSTREAM = "via_upstream"
+# Keys of our own limits in the metadata, and the headers that the route makes of them.
+_OURS = tuple(
+    (
+        f"limit_{unit}",
+        f"remaining_{unit}",
+        *(f"x-ratelimit-{part}-{unit}" for part in ("limit", "remaining", "reset")),
+    )
+    for unit in ("requests", "tokens")
+)
+_READ_HEADERS = _PROVIDER_HEADERS | {":status", "content-type", "content-encoding"}
 
 
 class Metering:
@@ -48,6 +63,7 @@ class Metering:
     def __init__(
         self,
         settler: Settler,
+        telemetry: Telemetry,
         *,
         is_stopping: Callable[[], bool],
         metered: Metered | None = None,
@@ -55,12 +71,15 @@ class Metering:
     ) -> None:
         self._settler = settler
         self._metered = metered
+        self._telemetry = telemetry
         self._is_stopping = is_stopping
         self._learned = learned
 
     async def process(self, context: grpc.aio.ServicerContext) -> None:
         """One ext_proc stream."""
-        answer = _Answer(self._settler, is_stopping=self._is_stopping, learned=self._learned)
+        answer = _Answer(
+            self._settler, self._telemetry, is_stopping=self._is_stopping, learned=self._learned
+        )
         try:
             while not answer.done:
                 message: pb.ProcessingRequest = await context.read()
@@ -76,7 +95,9 @@ class Metering:
     async def observe(self, context: grpc.aio.ServicerContext) -> None:
         """One ext_proc stream in observability mode: nobody waits for a word of ours, and none can
         carry the mark of a settlement, so that this process remembers it for the ending."""
-        answer = _Answer(self._settler, is_stopping=self._is_stopping, learned=self._learned)
+        answer = _Answer(
+            self._settler, self._telemetry, is_stopping=self._is_stopping, learned=self._learned
+        )
         try:
             while not answer.done:
                 message: pb.ProcessingRequest = await context.read()
@@ -94,13 +115,22 @@ class _Answer:
     """One answer: what was seen of it, and its single settlement."""
 
     def __init__(
-        self, settler: Settler, *, is_stopping: Callable[[], bool], learned: LearnedFactors | None
+        self,
+        settler: Settler,
+        telemetry: Telemetry,
+        *,
+        is_stopping: Callable[[], bool],
+        learned: LearnedFactors | None,
     ) -> None:
         self._settler = settler
+        self._telemetry = telemetry
         self._is_stopping = is_stopping
         self._learned = learned
         self._handle: Handle | None = None
         self._reader: AnswerReader | None = None
+        self._headers: dict[str, str] = {}
+        # The body of an answer with an error status, until it is reported.
+        self._error: ErrorBody | None = None
         self._settled = False
         self.done = False
 
@@ -114,6 +144,8 @@ class _Answer:
         kind = message.WhichOneof("request")
         if kind == "response_headers":
             return self._on_headers(message)
+        if self._error is not None:
+            return self._on_error_body(message, self._error)
         if self._reader is None:
             return None
         if kind == "response_body":
@@ -126,6 +158,8 @@ class _Answer:
 
     def close(self) -> None:
         """The stream is over, whatever the reason. Must not await."""
+        if self._error is not None:
+            self._report_error(self._error.value())
         if self._reader is not None and not self._settled:
             self._settle(ended=False)
 
@@ -135,17 +169,19 @@ class _Answer:
         if handle is None:
             # Not admitted by us: a refusal of ours, or a request that was let through unmetered.
             return None
-        headers = message.response_headers.headers
-        status = _header(headers, ":status")
-        if not status.startswith("2"):
+        headers = self._headers = _read_headers(message.response_headers.headers)
+        _drop_ours(headers, fields)
+        if not headers.get(":status", "").startswith("2"):
             return self._on_error_status(handle, message)
+        report_rooms(self._telemetry, handle, headers)
         self._reader = answer_reader(
             handle.wire_format,
-            content_type=_header(headers, "content-type") or None,
-            content_encoding=_header(headers, "content-encoding") or None,
+            content_type=headers.get("content-type") or None,
+            content_encoding=headers.get("content-encoding") or None,
             hides_usage=handle.hides_usage,
             encoding=handle.encoding,
             factor_percent=handle.factor_percent,
+            header=partial(_header, message.response_headers.headers),
         )
         if message.response_headers.end_of_stream:
             self._reader.feed(b"", end=True)
@@ -167,12 +203,40 @@ class _Answer:
         if Attributes(message).text("response.code_details") != _VIA_UPSTREAM:
             return None
         self._settled = True
-        self.done = True
         end = release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING)
         self._settler.submit(end)
-        reply = _metered(CONTINUE_RESPONSE_HEADERS)
-        reply.mode_override.response_body_mode = ProcessingMode.NONE
-        return reply
+        self._error = ErrorBody(self._headers.get("content-encoding"))
+        if message.response_headers.end_of_stream:
+            self._report_error(None)
+        return _metered(CONTINUE_RESPONSE_HEADERS)
+
+    def _on_error_body(
+        self, message: pb.ProcessingRequest, error: ErrorBody
+    ) -> pb.ProcessingResponse | None:
+        """The body tells what the error is; it is settled already, and passes unchanged."""
+        if message.WhichOneof("request") == "response_trailers":
+            self._report_error(error.value())
+            return CONTINUE_RESPONSE_TRAILERS
+        body = message.response_body
+        error.add(body.body)
+        if body.end_of_stream:
+            self._report_error(error.value())
+        return CONTINUE_RESPONSE_BODY
+
+    def _report_error(self, value: object) -> None:
+        """Count and log the provider's error, once; of a redirect there is nothing to say."""
+        self._error = None
+        self.done = True
+        status = self._headers.get(":status", "")
+        if self._handle is None or status < "4":
+            return
+        report_answer(
+            self._telemetry,
+            self._handle,
+            status=int(status) if status.isdigit() else 0,
+            headers=self._headers,
+            value=value,
+        )
 
     def _on_body(self, body: pb.HttpBody) -> pb.ProcessingResponse:
         assert self._reader is not None
@@ -204,6 +268,14 @@ class _Answer:
         else:
             end = settle_answer(self._handle, facts)
         self._settler.submit(end)
+        if facts.error:
+            report_answer(
+                self._telemetry,
+                self._handle,
+                status=int(self._headers[":status"]),
+                headers=self._headers,
+                value=self._reader.error_value,
+            )
         if end.outcome is Outcome.COMPLETE and self._learned is not None:
             learn_from(self._learned, self._handle, facts.usage)
 
@@ -215,7 +287,31 @@ def _metered(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:
     return reply
 
 
+def _drop_ours(headers: dict[str, str], fields: Mapping[str, object]) -> None:
+    """Where the route sets our own x-ratelimit-* it does so before metering sees the answer, in
+    place of the provider's: what equals ours is not the provider's word."""
+    for limit, remaining, *names in _OURS:
+        ours = fields.get(limit)
+        if ours is None or ours != headers.get(names[0]):
+            continue
+        if fields.get(remaining) == headers.get(names[1]):
+            for name in names:
+                headers.pop(name, None)
+
+
+def _read_headers(headers: HeaderMap) -> dict[str, str]:
+    """The headers that are looked at; the first of each name."""
+    found: dict[str, str] = {}
+    for header in headers.headers:
+        name = header.key
+        if name in _READ_HEADERS and name not in found:
+            value: bytes = header.raw_value or header.value.encode()
+            found[name] = value.decode("latin-1")
+    return found
+
+
 def _header(headers: HeaderMap, name: str) -> str:
+    """Any other one, where a format asks for it; "" when it is absent."""
     for header in headers.headers:
         if header.key == name:
             value: bytes = header.raw_value or header.value.encode()

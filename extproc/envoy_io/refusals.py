@@ -10,7 +10,6 @@ from extproc.core.ports import Telemetry
 from extproc.core.reservations import Rejected
 from extproc.core.subjects import told_values
 from extproc.envoy_io.replies import (
-    CONTINUE_REQUEST_BODY,
     INSUFFICIENT_QUOTA,
     bad_request_headers,
     error_type,
@@ -19,8 +18,9 @@ from extproc.envoy_io.replies import (
     rejected_headers,
     rejected_message,
     unavailable_headers,
+    unmetered_reply,
 )
-from extproc.providers.errors_shape import error_body
+from extproc.providers.errors_shape import error_body, error_headers
 
 log = logging.getLogger("tokenweir.admission")
 
@@ -65,7 +65,7 @@ class Refusals:
         return immediate(
             error.status,
             body,
-            headers=bad_request_headers(error.status) | {REQUEST_ID: request_id},
+            headers=bad_request_headers(error.status) | _named(path, error.status, request_id),
             details=f"{DETAILS_PREFIX}{error.code}",
         )
 
@@ -113,7 +113,7 @@ class Refusals:
         return immediate(
             429,
             body,
-            headers=rejected_headers(verdict) | {REQUEST_ID: request_id},
+            headers=rejected_headers(verdict) | _named(path, 429, request_id),
             details=f"{DETAILS_PREFIX}over_limit",
         )
 
@@ -135,7 +135,7 @@ class Refusals:
                     "request_id": request_id,
                 },
             )
-            return CONTINUE_REQUEST_BODY
+            return unmetered_reply("failed_open")
         self._telemetry.refused(f"{error.store}_unavailable")
         log.error(
             "refused",
@@ -159,9 +159,13 @@ class Refusals:
         return immediate(
             503,
             body,
-            headers=unavailable_headers() | {REQUEST_ID: request_id},
+            headers=unavailable_headers() | _named(path, 503, request_id),
             details=f"{DETAILS_PREFIX}{error.store}_unavailable",
         )
+
+
+def _named(path: str, status: int, request_id: str) -> dict[str, str]:
+    return error_headers(path, status=status) | {REQUEST_ID: request_id}
 
 
 def _logged_amounts(verdict: Rejected) -> dict[str, int]:

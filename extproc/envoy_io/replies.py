@@ -9,7 +9,14 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.type.v3.http_status_pb2 import HttpStatus
 
 from extproc.core.buckets import Unit
-from extproc.core.handles import METERED_KEY, NAMESPACE, Field, duration_text, limit_fields
+from extproc.core.handles import (
+    METERED_KEY,
+    NAMESPACE,
+    UNMETERED_KEY,
+    Field,
+    duration_text,
+    limit_fields,
+)
 from extproc.core.reservations import Admitted, Refusal, Rejected
 from extproc.core.resolve import BLOCK_LABEL
 from extproc.envoy_io.attributes import fill_struct
@@ -46,6 +53,15 @@ def admitted_reply(
     struct = reply.dynamic_metadata.fields[NAMESPACE].struct_value
     fill_struct(struct, fields)
     fill_struct(struct, limit_fields(verdict))
+    return reply
+
+
+def unmetered_reply(reason: str) -> pb.ProcessingResponse:
+    """Let the request through without a reservation, and tell the ending that it is counted."""
+    reply = pb.ProcessingResponse()
+    reply.CopyFrom(CONTINUE_REQUEST_BODY)
+    struct = reply.dynamic_metadata.fields[NAMESPACE].struct_value
+    struct.fields[UNMETERED_KEY].string_value = reason
     return reply
 
 

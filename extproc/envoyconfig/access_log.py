@@ -7,11 +7,16 @@ from extproc.envoyconfig.options import RenderOptions
 _Op = p.accesslog.ComparisonFilterOp
 _BUFFER_BYTES = 16 * 1024
 _FLUSH_SECONDS = 0.2
+# No answer at all (0), upgrades (101), successes and redirects.
+_LAST_UNREFUSED = 399
+_UPGRADE_REFUSED = 403
 
 
 def ending_log(options: RenderOptions) -> p.accesslog.AccessLog:
-    """One entry for each request that holds a reservation, or may hold one that Envoy never heard
-    of because it gave the request up in that moment; refused ones are left out. Of a long stream
+    """One entry for each request that holds a reservation; for one that may hold one that Envoy
+    never heard of, because it gave the request up in that moment (0, 5xx); and for one that went
+    on without being asked about, or tried to (successes, upgrades, paths without a route).
+    Refusals, other 4xx and what Envoy's health check filter marks are left out. Of a long stream
     also periodic ones (see ``bootstrap.heartbeats``)."""
     config = p.grpc_log.HttpGrpcAccessLogConfig(
         common_config=p.grpc_log.CommonGrpcAccessLogConfig(
@@ -35,10 +40,27 @@ def ending_log(options: RenderOptions) -> p.accesslog.AccessLog:
             matcher=has_reservation, match_if_key_not_found=False
         )
     )
+    no_route = p.accesslog.AccessLogFilter(
+        response_flag_filter=p.accesslog.ResponseFlagFilter(flags=["NR"])
+    )
+    wanted = p.accesslog.AccessLogFilter(
+        or_filter=p.accesslog.OrFilter(
+            filters=[
+                reserved,
+                _code(_Op.LE, _LAST_UNREFUSED),
+                _code(_Op.GE, 500),
+                _code(_Op.EQ, _UPGRADE_REFUSED),
+                no_route,
+            ]
+        )
+    )
+    no_health_check = p.accesslog.AccessLogFilter(
+        not_health_check_filter=p.accesslog.NotHealthCheckFilter()
+    )
     return p.accesslog.AccessLog(
         name="envoy.access_loggers.http_grpc",
         filter=p.accesslog.AccessLogFilter(
-            or_filter=p.accesslog.OrFilter(filters=[reserved, _code(_Op.EQ, 0), _code(_Op.GE, 500)])
+            and_filter=p.accesslog.AndFilter(filters=[no_health_check, wanted])
         ),
         typed_config=p.Any.pack(config),
     )

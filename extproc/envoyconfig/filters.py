@@ -6,6 +6,7 @@ from extproc.envoyconfig.messages import (
     conversation_of,
     grpc_service,
     seconds,
+    set_header,
 )
 from extproc.envoyconfig.native import native_filters
 from extproc.envoyconfig.options import RenderOptions
@@ -15,6 +16,14 @@ AUTH_FILTER = "envoy.filters.http.api_key_auth"
 ADMISSION_FILTER = "tokenweir.admission"
 METERING_FILTER = "tokenweir.metering"
 BUFFER_FILTER = "tokenweir.buffer"
+
+# OpenAI's names (https://platform.openai.com/docs/guides/rate-limits), each from the metadata key
+# under which admission wrote the value.
+_RATE_LIMIT_HEADERS = tuple(
+    (f"x-ratelimit-{part}-{unit}", f"{part}_{unit}")
+    for unit in ("requests", "tokens")
+    for part in ("limit", "remaining", "reset")
+)
 
 _Send = p.ext_proc.ProcessingModeHeaderSendMode
 _Body = p.ext_proc.ProcessingModeBodySendMode
@@ -28,22 +37,40 @@ def _namespaces(*untyped: str) -> p.ext_proc.MetadataOptionsMetadataNamespaces:
     return p.ext_proc.MetadataOptionsMetadataNamespaces(untyped=list(untyped))
 
 
+def rate_limit_headers() -> list[p.mutation_rules.HeaderMutation]:
+    """The six headers on successes. Where admission wrote nothing, none is set."""
+    return [
+        p.mutation_rules.HeaderMutation(
+            append=set_header(name, f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:{key})%")
+        )
+        for name, key in _RATE_LIMIT_HEADERS
+    ]
+
+
 def strip_identity(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
     """Remove from what the client sent the headers that say who it is: only a filter of ours may
-    set them."""
+    set them.
+
+    Answers pass it last, so here they get the six headers of our limits: on the route Envoy would
+    put them in place of the provider's own before metering has read those.
+    """
     removals = [
         p.mutation_rules.HeaderMutation(remove=name)
         for name in (options.identity_header, *options.trusted_headers)
     ]
-    mutations = p.header_mutation.Mutations(request_mutations=removals)
+    mutations = p.header_mutation.Mutations(
+        request_mutations=removals, response_mutations=rate_limit_headers()
+    )
     return _filter(STRIP_FILTER, p.header_mutation.HeaderMutation(mutations=mutations))
 
 
 def api_key_auth(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
     """Know clients by their key and put the service id into the identity header.
 
-    ``Authorization: Bearer KEY`` is what OpenAI's clients send, ``x-api-key: KEY`` Anthropic's. The
-    key itself goes no further.
+    ``Authorization: Bearer KEY`` is what OpenAI's clients send, ``x-api-key: KEY`` Anthropic's,
+    ``x-goog-api-key: KEY`` Google's, ``api-key: KEY`` Azure's. The first that is there decides:
+    ``Authorization`` comes last, because AWS's clients have a signature in it and their key in
+    ``x-api-key``. The key itself goes no further, and nor does any of these headers.
     """
     auth = p.api_key_auth
     keys = options.api_keys or {}
@@ -52,8 +79,8 @@ def api_key_auth(options: RenderOptions) -> p.http_connection_manager.HttpFilter
         auth.ApiKeyAuth(
             credentials=[auth.Credential(key=key, client=keys[key]) for key in sorted(keys)],
             key_sources=[
-                auth.KeySource(header="authorization"),
-                auth.KeySource(header="x-api-key"),
+                auth.KeySource(header=name)
+                for name in ("x-api-key", "x-goog-api-key", "api-key", "authorization")
             ],
             forwarding=auth.Forwarding(header=options.identity_header, hide_credentials=True),
         ),

@@ -22,7 +22,10 @@ SYSTEM_CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 _SERVERS = "tokenweir_addresses"
 _HEADER_NAME = re.compile(r"[a-z0-9_-]+")
 # Clients have to send these, and providers to get them (or what is set in their place).
-_KEPT_HEADERS = {"authorization", "x-api-key", "content-type", "content-encoding", "host"}
+_KEPT_HEADERS = {
+    *("authorization", "x-api-key", "x-goog-api-key", "api-key"),
+    *("content-type", "content-encoding", "host"),
+}
 _PATH_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _MAX_BODY_BYTES = 256 * 1024 * 1024
 

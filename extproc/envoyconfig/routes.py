@@ -1,31 +1,10 @@
-"""Routes: what is metered, what is not, and the headers that admission's answer puts on replies."""
+"""Routes: what is metered, what is not, and what a provider gets to see."""
 
 from extproc.envoyconfig import _protos as p
 from extproc.envoyconfig.filters import ADMISSION_FILTER, BUFFER_FILTER, METERING_FILTER
-from extproc.envoyconfig.messages import (
-    METADATA_NAMESPACE,
-    UPSTREAM_CLUSTER,
-    seconds,
-    set_header,
-)
+from extproc.envoyconfig.messages import UPSTREAM_CLUSTER, seconds, set_header
 from extproc.envoyconfig.native import JSON_FILTER, chat_usage
 from extproc.envoyconfig.options import RenderOptions
-
-# OpenAI's names (https://platform.openai.com/docs/guides/rate-limits), each from the metadata key
-# under which admission wrote the value.
-_RATE_LIMIT_HEADERS = tuple(
-    (f"x-ratelimit-{part}-{unit}", f"{part}_{unit}")
-    for unit in ("requests", "tokens")
-    for part in ("limit", "remaining", "reset")
-)
-
-
-def rate_limit_headers() -> list[p.core.HeaderValueOption]:
-    """The six headers on successes. Where admission wrote nothing, none is set."""
-    return [
-        set_header(name, f"%DYNAMIC_METADATA({METADATA_NAMESPACE}:{key})%")
-        for name, key in _RATE_LIMIT_HEADERS
-    ]
 
 
 def _action(options: RenderOptions, prefix: str) -> p.route.RouteAction:
@@ -78,7 +57,6 @@ def _metered(
         # Metering reads the answer, so the provider must not compress it. Nor is it told whom the
         # request belongs to.
         request_headers_to_remove=["accept-encoding", *options.private_headers],
-        response_headers_to_add=rate_limit_headers(),
     )
 
 

@@ -50,7 +50,8 @@ def _filters() -> str:
     parts = [
         (
             strip_identity,
-            "Clients cannot say who they are: first of all, before your authentication.",
+            "Clients cannot say who they are: first of all, before your authentication.\n"
+            "# Answers pass it last, and get the six headers x-ratelimit-* there.",
         ),
         (
             admission,
@@ -78,7 +79,8 @@ def generated_files() -> dict[str, str]:
         "envoy/filters.yaml": _filters(),
         "envoy/access_log.yaml": _comment(
             "Goes into `access_log` of the same HttpConnectionManager.",
-            "Tells tokenweir how each request with a reservation ended. That HttpConnectionManager",
+            "Tells tokenweir how each request with a reservation ended, and which requests went on",
+            "without one: no body, upgrades, routes without the filters. The connection manager",
             "also needs `access_log_options: {access_log_flush_interval: 60s}`: then a stream that",
             "runs longer than the server's reaper.deadline_seconds keeps what it holds.",
         )
@@ -94,9 +96,10 @@ def generated_files() -> dict[str, str]:
             "second is metered. To a route to a provider that you have, add from the second",
             "  - route.timeout (read docs/envoy.md before it passes reaper.deadline_seconds)",
             "  - route.idle_timeout",
-            "  - route.upgrade_configs: upgrades are refused",
+            "  - route.upgrade_configs: upgrades are refused (403), also where the connection",
+            "    manager offers them. What passes after one (realtime APIs over WebSocket) is",
+            "    never asked about, and could carry any number of tokens",
             "  - request_headers_to_remove: accept-encoding and the identity header",
-            "  - response_headers_to_add: the six rate limit headers",
             "and nothing else: name, match, cluster, host_rewrite_literal, request_headers_to_add",
             "(the provider's key) are an example of what your route has already.",
         )

@@ -12,13 +12,14 @@ from extproc.core.usage import Usage
 from extproc.providers.content_coding import sniff_answer
 from extproc.providers.inflaters import Inflater
 from extproc.providers.json_collector import JsonCollector
+from extproc.providers.json_runs import objects_of
 from extproc.providers.ndjson import NdjsonParser
 from extproc.providers.registry import format_named
 from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent, SseParser
 from extproc.providers.tally import TextTally
 from extproc.providers.tokens import count_tokens
-from extproc.providers.wire_formats import Answer, Framer, WireFormat
+from extproc.providers.wire_formats import Answer, Framer, Header, WireFormat
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
@@ -37,10 +38,13 @@ def answer_reader(
     hides_usage: bool,
     encoding: str,
     factor_percent: int | None = None,
+    header: Header | None = None,
 ) -> "AnswerReader":
     """A reader for one answer. ``factor_percent`` is that of the request's facts; None takes the
-    format's usual one. An unknown format is read as OpenAI's."""
+    format's usual one. ``header`` gives the answer's headers. An unknown format is read as
+    OpenAI's."""
     spoken = format_named(wire_format)
+    told = spoken.header_usage
     return AnswerReader(
         spoken,
         TextTally(encoding),
@@ -49,6 +53,7 @@ def answer_reader(
         hides_usage=hides_usage,
         encoding=encoding,
         factor_percent=spoken.factor_percent if factor_percent is None else factor_percent,
+        told=Usage() if header is None or told is None else told(header),
     )
 
 
@@ -65,6 +70,7 @@ class AnswerReader:
         hides_usage: bool,
         encoding: str,
         factor_percent: int,
+        told: Usage,
     ) -> None:
         self._spoken = spoken
         self._answer: Answer = spoken.answer(tally)
@@ -74,6 +80,7 @@ class AnswerReader:
         self._hides = hides_usage
         self._encoding = encoding
         self._factor_percent = factor_percent
+        self._told = told
         self._coded_head: bytes | None = b""  # bytes of which the coding is not known yet
         self._inflater: Inflater | None = None
         self._head = b""  # plain bytes of which the kind is not known yet
@@ -86,13 +93,15 @@ class AnswerReader:
         self._json = JsonCollector()
         self._json_is_read = True
         self._json_value: JsonObject | None = None
+        self._error_value: JsonObject | None = None
+        self._is_a_run = False  # of several JSON documents, where one was expected
         self.readable = True
 
     @property
     def usage(self) -> Usage:
         """What the provider reported so far, never summed up; see Usage.merged."""
         self._read_json()
-        return self._answer.usage
+        return self._told.merged(self._answer.usage)
 
     @property
     def saw_output(self) -> bool:
@@ -104,7 +113,7 @@ class AnswerReader:
     def unread(self) -> bool:
         """True when part of the answer was in an encoding, or of a size, that is not read."""
         self._read_json()
-        is_text_lost = self._json.overflowed and not self._answer.usage.is_known
+        is_text_lost = self._json.overflowed and not self.usage.is_known
         is_lost = is_text_lost or self._framer.truncated or self._kind == "binary"
         is_lost = is_lost or (self._inflater is not None and self._inflater.lost)
         return is_lost or self._answer.unread or not self.readable
@@ -115,6 +124,12 @@ class AnswerReader:
         self._read_json()
         is_page = self._kind == "text" and self._spoken.plain_answer == "error"
         return self._answer.error or is_page
+
+    @property
+    def error_value(self) -> JsonObject | None:
+        """The event, or the whole document, that says that the provider failed."""
+        self._read_json()
+        return self._error_value
 
     @property
     def response_id(self) -> str | None:
@@ -141,7 +156,8 @@ class AnswerReader:
         """
         self._read_json()
         counted = self._tally.count()
-        if self._kind == "json" and self._json_value is None and self._spoken.has_text_output:
+        is_cut = self._json_value is None and not self._is_a_run
+        if self._kind == "json" and is_cut and self._spoken.has_text_output:
             counted = self._count_cut(b"" if self._json.overflowed else self._json.raw())
         elif isinstance(self._framer, NdjsonParser):
             counted += self._count_cut(self._framer.cut_document())
@@ -178,7 +194,8 @@ class AnswerReader:
             out = chunk_and_held
             for piece in self._inflater.pieces(chunk_and_held):
                 self._read(piece, end=False)
-            self._read(b"", end=end)
+            if end:
+                self._read(b"", end=True)
         else:
             out = self._read(chunk_and_held, end=end)
         if not self._hides:
@@ -244,6 +261,11 @@ class AnswerReader:
         self._tally.add("", self._decoder.decode(data, end))
 
     def _read_events(self, events: list[SseEvent]) -> bytes:
+        if not self._hides:
+            for event in events:
+                if event.value is not None or event.done:
+                    self._take_event(event)
+            return b""
         out: list[bytes] = []
         for event in events:
             is_blank = event.value is None and not event.done and event.raw in _LINE_ENDS
@@ -252,12 +274,17 @@ class AnswerReader:
                 continue
             self._hid_open_event = False
             if event.value is not None or event.done:
-                self._answer.take_event(event)
-                if self._hides and _is_usage_only(event.value):
+                self._take_event(event)
+                if _is_usage_only(event.value):
                     self._hid_open_event = event.is_open
                     continue
             out.append(event.raw)
         return b"".join(out)
+
+    def _take_event(self, event: SseEvent) -> None:
+        self._answer.take_event(event)
+        if self._answer.error and self._error_value is None:
+            self._error_value = event.value
 
     def _read_json(self) -> None:
         if self._json_is_read:
@@ -267,6 +294,25 @@ class AnswerReader:
         if value is not None and self._json_value is None:
             self._json_value = value
             self._answer.take_json(value)
+            if self._answer.error:
+                self._error_value = value
+        elif self._json_value is None and not self._json.overflowed:
+            self._read_run()
+
+    def _read_run(self) -> None:
+        """No document, or not one alone. Read anew from its start each time it is asked for, which
+        is at the end."""
+        values = objects_of(self._json.raw())
+        if not values:
+            return
+        self._is_a_run = True
+        self._tally.restart()
+        self._answer = self._spoken.answer(self._tally)
+        if len(values) == 1:
+            self._answer.take_json(values[0])
+            return
+        for value in values:
+            self._answer.take_event(SseEvent(b"", value))
 
 
 def _is_usage_only(value: JsonObject | None) -> bool:

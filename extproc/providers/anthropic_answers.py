@@ -1,8 +1,9 @@
 """Anthropic's answers: usage and text of messages."""
 
 from extproc.core.usage import Usage
+from extproc.providers.anthropic_iterations import taken_beside
 from extproc.providers.counting import compact
-from extproc.providers.json_answer import child, children, name_of, token_number
+from extproc.providers.json_answer import child, children, is_absurd, name_of, token_number
 from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent
 from extproc.providers.tally import TextTally
@@ -13,6 +14,9 @@ _OUTPUT = "output_tokens"
 _WRITE_5M, _WRITE_1H = "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens"
 _SEARCHES = "web_search_requests"
 _TEXT_KEYS = ("text", "thinking", "partial_json")
+_CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
+# A summary of what was said before, which the model writes.
+_SUMMARIES = ("compaction", "compaction_delta")
 
 
 class AnthropicAnswer:
@@ -22,13 +26,19 @@ class AnthropicAnswer:
         self._tally = tally
         self._numbers: dict[str, int] = {}
         self._reasoning: int | None = None
+        self._others = Usage()
         self.running_output_tokens = 0
         self.saw_output = False
         self.error = False
-        self.unread = False
+        self._has_sealed = False
         self.complete = False
         self.response_id: str | None = None
         self.response_model: str | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Thoughts came sealed, and no usage for them."""
+        return self._has_sealed and not self._numbers.get(_OUTPUT)
 
     @property
     def usage(self) -> Usage:
@@ -45,7 +55,7 @@ class AnthropicAnswer:
         reasoning = self._reasoning
         if reasoning is not None and output_tokens is not None:
             reasoning = min(reasoning, output_tokens)
-        return Usage(
+        usage = Usage(
             input_tokens=input_tokens,
             output_tokens=output_tokens,
             cached_input_tokens=cached,
@@ -55,6 +65,7 @@ class AnthropicAnswer:
             cache_write_1h_tokens=numbers.get(_WRITE_1H),
             server_tool_calls=numbers.get(_SEARCHES),
         )
+        return usage.beside(self._others) if usage.is_known else usage
 
     def take_event(self, event: SseEvent) -> None:
         """One event of a stream, told by its JSON "type" (the event name only repeats it)."""
@@ -98,7 +109,12 @@ class AnthropicAnswer:
         at = index if isinstance(index, int) else 0
         for key in _TEXT_KEYS:
             self._add(at, key, block.get(key))
-        if block.get("type") in ("tool_use", "server_tool_use"):
+        kind = block.get("type")
+        if kind in _SUMMARIES:
+            self._add(at, "content", block.get("content"))
+        elif kind == "redacted_thinking":
+            self.saw_output = self._has_sealed = True
+        elif kind in _CALLS:
             self._add(at, "name", block.get("name"))
             if block.get("input"):
                 self._add(at, "input", compact(block["input"]))
@@ -109,12 +125,14 @@ class AnthropicAnswer:
             self._tally.add((index, kind), text)
 
     def _take_usage(self, report: JsonObject | None, *, with_output: bool) -> None:
-        if report is None:
+        if report is None or is_absurd(report, (_INPUT, _READ, _WRITE, _OUTPUT)):
             return
         names = (_INPUT, _READ, _WRITE, _OUTPUT) if with_output else (_INPUT, _READ, _WRITE)
         self._take_numbers(report, names)
         self._take_numbers(child(report, "cache_creation"), (_WRITE_5M, _WRITE_1H))
         self._take_numbers(child(report, "server_tool_use"), (_SEARCHES,))
+        if report.get("iterations"):
+            self._others = taken_beside(report)
         details = child(report, "output_tokens_details") or {}
         thinking = token_number(details.get("thinking_tokens"))
         self._reasoning = thinking or self._reasoning

@@ -1,29 +1,18 @@
 """Anthropic's messages: checks and counts of the request."""
 
-import re
-
-from extproc.providers.counting import ANTHROPIC_IMAGE, Counter
+from extproc.providers.counting import Counter
 from extproc.providers.fields import flag, model_of, objects, optional_list, positive_int, wrong
+from extproc.providers.input_factors import factor_percent
 from extproc.providers.media_rules import image_rule
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import DEFAULT_ENCODING
 from extproc.providers.wire_formats import Target
 
-# There is no public tokenizer. o200k_base x 1.15 fits models up to 4.6, x 1.5 the later ones: a
-# start, to be corrected by what the provider reports.
-FACTOR_PERCENT, FACTOR_PERCENT_FROM_4_7 = 115, 150
 # Anthropic's tool-use page: the system prompt that tools add is 290 to 804 tokens by model and
 # tool_choice; 346 is the one of most Claude 4 models with "auto" (as of November 2026).
 TOOLS_PROMPT = 346
-_VERSION = re.compile(r"claude-[a-z]+-(\d)[-.](\d{1,2})(?!\d)")
-
-
-def factor_percent_for(model: str) -> int:
-    """Percent by which counts in o200k_base are multiplied for one of Anthropic's models."""
-    version = _VERSION.search(model.lower())
-    if version and (int(version[1]), int(version[2])) >= (4, 7):
-        return FACTOR_PERCENT_FROM_4_7
-    return FACTOR_PERCENT
+# What is used where only the format is known.
+FACTOR_PERCENT = factor_percent("anthropic", "")
 
 
 def read_messages(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
@@ -36,14 +25,12 @@ def read_messages(body: JsonObject, limits: ReadLimits, _target: Target) -> Requ
     if system is not None and not isinstance(system, str | list):
         raise wrong("system", "a string or a list of blocks")
     tools = optional_list(body, "tools")
-    counter = Counter(
-        DEFAULT_ENCODING, image_tokens=ANTHROPIC_IMAGE, images=image_rule("anthropic", model)
-    )
+    counter = Counter(DEFAULT_ENCODING, images=image_rule("anthropic", model))
     counted = counter.content(system, "system") + sum(
         counter.message(message) for message in messages
     )
     counted += counter.json(tools)
-    factor = factor_percent_for(model)
+    factor = factor_percent("anthropic", model)
     return RequestFacts(
         wire_format="anthropic_messages",
         model=model,

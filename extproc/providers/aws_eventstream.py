@@ -6,7 +6,8 @@ length (1 byte), name, type (1 byte) and value. Numbers are trusted only once th
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from extproc.providers.json_answer import parse_object
 from extproc.providers.requests import JsonObject
@@ -19,6 +20,7 @@ _LEAST_BYTES = _PRELUDE_BYTES + _CRC_BYTES
 # Types of header values: true, false, byte, short, int, long, bytes, string, timestamp, UUID.
 _FIXED_SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 _BYTES, _STRING = 6, 7
+_CACHED_HEADERS_BYTES = 256
 # What a failure is called in this format; an event that is named so is one for every reader.
 _FAILURES = frozenset({"exception", "error"})
 ERROR_NAME = "error"
@@ -101,10 +103,16 @@ class EventStreamFramer:
         if payload := body[start:]:
             value = parse_object(payload)
         if headers.get(":message-type") in _FAILURES:
-            return SseEvent(raw, value or {}, name=ERROR_NAME)
+            return SseEvent(raw, _failure(headers, value or {}), name=ERROR_NAME)
         if value is None:
             self.truncated = True
         return SseEvent(raw, value, name=headers.get(":event-type", ""))
+
+
+def _failure(headers: Mapping[str, str], value: JsonObject) -> JsonObject:
+    """The exception with its name, which stands in a header, as ``__type`` of its payload."""
+    name = headers.get(":exception-type") or headers.get(":error-code")
+    return value if name is None else {"__type": name, **value}
 
 
 def _sizes(prelude: bytes) -> tuple[int, int] | None:
@@ -115,8 +123,16 @@ def _sizes(prelude: bytes) -> tuple[int, int] | None:
     return (total, headers) if headers + _LEAST_BYTES <= total else None
 
 
-def _headers(data: bytes) -> dict[str, str]:
+def _headers(data: bytes) -> Mapping[str, str]:
     """The headers that are strings, up to the first that is malformed."""
+    if len(data) > _CACHED_HEADERS_BYTES:
+        return dict(_header_values(data))
+    return _known_headers(data)
+
+
+@lru_cache(maxsize=64)
+def _known_headers(data: bytes) -> Mapping[str, str]:
+    """A stream has a few kinds of messages, whose headers are the same each time."""
     return dict(_header_values(data))
 
 

@@ -11,6 +11,7 @@ from extproc.providers.json_answer import (
     child,
     children,
     first_positive,
+    is_absurd,
     name_of,
     token_number,
 )
@@ -91,6 +92,8 @@ class ConverseAnswer(ReportedAnswer):
             self.response_model = name_of(router, "invokedModelId") or self.response_model
 
     def _take_usage(self, report: JsonObject) -> None:
+        if is_absurd(report, report):
+            return
         # Under InvokeModel Nova's own words end in Count.
         read = _either(report, "cacheReadInputTokens", "cacheReadInputTokenCount")
         written = _either(report, "cacheWriteInputTokens", "cacheWriteInputTokenCount")

@@ -3,14 +3,9 @@
 Bodies of InvokeModel are counted the same way; blocks with a type are Anthropic's or OpenAI's.
 """
 
-from extproc.providers.counting import (
-    ANTHROPIC_IMAGE,
-    AUDIO_BASE64_BYTES_PER_TOKEN,
-    AUDIO_WAV_BASE64_BYTES_PER_TOKEN,
-    DOCUMENT,
-    Counter,
-)
+from extproc.providers.counting import DOCUMENT, Counter, sound_tokens
 from extproc.providers.json_answer import child
+from extproc.providers.media_rules import image_rule_by_name
 from extproc.providers.requests import JsonObject
 
 # Nova's user guide, "Video understanding": 288 tokens a second, one frame each. A second is taken
@@ -34,57 +29,60 @@ _MARKS = frozenset(
 class BlockCounter(Counter):
     """Counts one request's blocks in one encoding."""
 
-    def __init__(self, encoding: str) -> None:
-        super().__init__(encoding, image_tokens=ANTHROPIC_IMAGE)
+    def __init__(self, model: str, encoding: str) -> None:
+        super().__init__(encoding, images=image_rule_by_name(model, default="bedrock"))
+
+    def body(self, members: JsonObject) -> int:
+        """Text, pictures and the like that stand at the top of a body."""
+        return sum(self._member(key, value) for key, value in members.items())
 
     def _part(self, part: JsonObject) -> int:
         if isinstance(part.get("type"), str):
             return super()._part(part)
+        self.walk(1 + len(part))
         return sum(self._member(key, value) for key, value in part.items())
 
     def _member(self, key: str, value: object) -> int:
         if not value or key in _MARKS:
             return 0
         if key in _PICTURES:
-            return ANTHROPIC_IMAGE * (len(value) if isinstance(value, list) else 1)
+            pictures = value if isinstance(value, list) else [value]
+            return sum(self.picture(picture) for picture in pictures)
         if key in ("json", "input"):
-            return self.content(value) if isinstance(value, str) else self.json(value)
+            return self.content(value) if isinstance(value, str) else self.json(value, "text")
         if key in ("redactedContent", "bytes"):
-            return -(-len(value) // SEALED_CHARS_PER_TOKEN) if isinstance(value, str) else 0
+            chars = len(value) if isinstance(value, str) else 0
+            return self.media("sealed", -(-chars // SEALED_CHARS_PER_TOKEN))
         if isinstance(value, dict):
             if key == "document":
                 return self._file(value)
             if key == "video":
-                return _video(value)
+                return self.media("video", _video(value))
             if key == "audio":
-                return _sound(value)
-        return self.content(value)
+                return self.media("audio", _sound(value))
+        return self.content(value, "system" if key == "system" else "text")
 
     def _file(self, block: JsonObject) -> int:
         source = child(block, "source") or {}
         named = self.content(block.get("name")) + self.content(block.get("context"))
         if "text" in source or "content" in source:
             return named + self.content(source.get("text")) + self.content(source.get("content"))
-        return named + DOCUMENT
+        return named + self.media("documents", DOCUMENT)
 
 
 def _video(block: JsonObject) -> int:
-    size = _size(block)
-    if size is None:
+    data = _bytes(block)
+    if data is None:
         return VIDEO_BY_ADDRESS
-    return -(-size * VIDEO_TOKENS_PER_SECOND // VIDEO_BASE64_BYTES_PER_SECOND)
+    return -(-len(data) * VIDEO_TOKENS_PER_SECOND // VIDEO_BASE64_BYTES_PER_SECOND)
 
 
 def _sound(block: JsonObject) -> int:
-    size = _size(block)
-    if size is None:
-        return AUDIO_BY_ADDRESS
-    is_wav = block.get("format") == "wav"
-    per_token = AUDIO_WAV_BASE64_BYTES_PER_TOKEN if is_wav else AUDIO_BASE64_BYTES_PER_TOKEN
-    return -(-size // per_token)
+    data = _bytes(block)
+    return AUDIO_BY_ADDRESS if data is None else sound_tokens(data, block.get("format"))
 
 
-def _size(block: JsonObject) -> int | None:
-    """How long the base64 is; None when the block has an address instead."""
+def _bytes(block: JsonObject) -> str | None:
+    """The base64 of a block; None when it has an address instead."""
     data = (child(block, "source") or {}).get("bytes")
-    return len(data) if isinstance(data, str) else None
+    return data if isinstance(data, str) else None

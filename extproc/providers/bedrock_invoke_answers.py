@@ -17,6 +17,7 @@ from extproc.providers.json_answer import (
     child,
     children,
     first_positive,
+    is_absurd,
     name_of,
     parse_object,
     token_number,
@@ -29,6 +30,12 @@ from extproc.providers.tally import TextTally
 from extproc.providers.wire_formats import Answer
 
 _METRICS = "amazon-bedrock-invocationMetrics"
+_METRIC_TOTALS = (
+    "inputTokenCount",
+    "outputTokenCount",
+    "cacheReadInputTokenCount",
+    "cacheWriteInputTokenCount",
+)
 _NOVA_EVENTS = (
     "contentBlockDelta",
     "contentBlockStart",
@@ -82,6 +89,8 @@ class PlainAnswer(ReportedAnswer):
         cohere = child(meta, "tokens") or child(meta, "billed_units") or {}
         inputs = ("inputTextTokenCount", "prompt_token_count")
         running = ("totalOutputTextTokenCount", "generation_token_count")
+        if is_absurd(value, (*inputs, *running)) or is_absurd(cohere, cohere):
+            return
         usage = Usage(
             input_tokens=first_positive(
                 *(value.get(name) for name in inputs), cohere.get("input_tokens")
@@ -206,6 +215,8 @@ class InvokeAnswer:
         report = child(value, "usage") or {}
         if "choices" in value or "prompt_tokens" in report:
             return self._openai
+        if "completion" in value:  # Claude 2, though it has a type as well
+            return self._plain
         if isinstance(value.get("type"), str) or "input_tokens" in report:
             return self._anthropic
         is_nova = child(value, "output") or "Output" in value or "inputTokens" in report
@@ -216,6 +227,8 @@ class InvokeAnswer:
         if metrics is None:
             return
         self._has_metrics = True
+        if is_absurd(metrics, _METRIC_TOTALS):
+            return
         read = token_number(metrics.get("cacheReadInputTokenCount"))
         written = token_number(metrics.get("cacheWriteInputTokenCount"))
         plain = token_number(metrics.get("inputTokenCount"))

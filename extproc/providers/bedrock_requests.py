@@ -7,12 +7,7 @@ scaled as Anthropic's are. Shapes after AWS's API reference and user guide.
 
 from dataclasses import dataclass, replace
 
-from extproc.providers.anthropic_requests import (
-    FACTOR_PERCENT,
-    TOOLS_PROMPT,
-    factor_percent_for,
-    read_messages,
-)
+from extproc.providers.anthropic_requests import TOOLS_PROMPT, read_messages
 from extproc.providers.bedrock_counting import BlockCounter
 from extproc.providers.fields import (
     model_of,
@@ -22,6 +17,7 @@ from extproc.providers.fields import (
     positive_int,
     wrong,
 )
+from extproc.providers.input_factors import factor_percent
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import DEFAULT_ENCODING
 from extproc.providers.wire_formats import Target
@@ -75,10 +71,12 @@ _SETTINGS = frozenset(
         *("presencePenalty", "countPenalty", "frequencyPenalty"),
     }
 )
-# Counted as the JSON that they are: their members' names are the client's own.
-_SCHEMAS = frozenset(
-    {"tools", "toolConfig", "functions", "response_format", "documents", "tool_results"}
-)
+# Counted as the JSON that they are: their members' names are the client's own. With their kind.
+_SCHEMAS = {
+    **dict.fromkeys(("tools", "toolConfig", "functions"), "tools"),
+    **dict.fromkeys(("documents", "tool_results"), "retrieved"),
+    "response_format": "schema",
+}
 _MESSAGES = ("messages", "chat_history")
 
 
@@ -92,8 +90,8 @@ def model_segments(target: Target) -> Path:
 def read_converse(body: JsonObject, limits: ReadLimits, target: Target) -> RequestFacts:
     """``POST /model/MODEL/converse`` and ``converse-stream``."""
     model = _model(target)
-    counter = BlockCounter(DEFAULT_ENCODING)
-    counted = counter.content(optional_list(body, "system"))
+    counter = BlockCounter(model, DEFAULT_ENCODING)
+    counted = counter.content(optional_list(body, "system"), "system")
     # Not required: the model may be a prompt that AWS keeps.
     for index, message in enumerate(objects(body, "messages") if _has(body, "messages") else []):
         if not isinstance(message.get("content"), list):
@@ -103,21 +101,24 @@ def read_converse(body: JsonObject, limits: ReadLimits, target: Target) -> Reque
     counted += counter.content(list(variables.values()))
     tool_config = optional_object(body, "toolConfig") or {}
     tools = optional_list({"toolConfig.tools": tool_config.get("tools")}, "toolConfig.tools")
-    counted += counter.json(tools) + counter.json(optional_object(body, "outputConfig"))
+    counted += counter.json(tools) + counter.json(optional_object(body, "outputConfig"), "schema")
     paths = [_CONVERSE_CAP, *((_EXTRA, *path) for path in _CAPS)]
     cap = _largest([_cap(body, path, limits) for path in paths])
     stream = target.lowered[-1] == "converse-stream"
-    factor = _factor_percent(model)
+    factor = factor_percent("bedrock", model)
     return RequestFacts(
         wire_format="bedrock_converse_stream" if stream else "bedrock_converse",
         model=model,
         stream=stream,
-        input_tokens=-(-counted * factor // 100) + (TOOLS_PROMPT if tools else 0),
+        input_tokens=counter.scaled(counted, factor) + (TOOLS_PROMPT if tools else 0),
         output_cap_tokens=cap,
         choices=1,
         encoding=DEFAULT_ENCODING,
         factor_percent=factor,
         cap_path=_CONVERSE_CAP,
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
+        hidden_input=not _has(body, "messages"),
     )
 
 
@@ -130,24 +131,27 @@ def read_invoke(body: JsonObject, limits: ReadLimits, target: Target) -> Request
         facts = read_messages({**body, "model": model}, limits, target)
         return replace(facts, wire_format=name, stream=stream)
     family = _family_of(model)
-    counted = _count(body)
+    counter = BlockCounter(model, DEFAULT_ENCODING)
+    counted = _count(body, counter)
     tools = any(body.get(key) for key in ("tools", "toolConfig"))
     counts = [positive_int(body, key, at_most=limits.max_choices) or 1 for key in _CHOICES]
     choices = max(counts)
     cap = _largest([_cap(body, path, limits) for path in _CAPS])
     if family is _WITHOUT_TOKENS:
         cap = 0
-    factor = _factor_percent(model)
+    factor = factor_percent("bedrock", model)
     return RequestFacts(
         wire_format=name,
         model=model,
         stream=stream,
-        input_tokens=-(-counted * factor // 100) + (TOOLS_PROMPT if tools else 0),
+        input_tokens=counter.scaled(counted, factor) + (TOOLS_PROMPT if tools else 0),
         output_cap_tokens=None if cap is None else cap * choices,
         choices=choices,
         encoding=DEFAULT_ENCODING,
         factor_percent=factor,
         cap_path=family.cap if family is not None else (),
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 
@@ -175,14 +179,7 @@ def _family_of(model: str) -> Family | None:
     return next((f for f in FAMILIES if any(mark in name for mark in f.marks)), None)
 
 
-def _factor_percent(model: str) -> int:
-    # OpenAI's open models use o200k itself.
-    is_openai = "openai." in model.lower()
-    return 100 if is_openai else max(FACTOR_PERCENT, factor_percent_for(model))
-
-
-def _count(body: JsonObject) -> int:
-    counter = BlockCounter(DEFAULT_ENCODING)
+def _count(body: JsonObject, counter: BlockCounter) -> int:
     total = 0
     for name, value in body.items():
         if name in _SETTINGS or not isinstance(value, str | list | dict):
@@ -190,9 +187,9 @@ def _count(body: JsonObject) -> int:
         if name in _MESSAGES:
             total += sum(counter.message(message) for message in objects(body, name))
         elif name in _SCHEMAS:
-            total += counter.json(value)
+            total += counter.json(value, _SCHEMAS[name])
         else:
-            total += counter.content({name: value})
+            total += counter.body({name: value})
     return total
 
 

@@ -31,13 +31,16 @@ class RequestCapture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerCapture:
-    """One answer, its body in the pieces that arrived; ``wire_format`` is a name that is known."""
+    """One answer, its body in the pieces that arrived; ``wire_format`` is a name that is known.
+
+    Names of headers are in lower case."""
 
     name: str
     wire_format: str
     status: int
     content_type: str | None
     content_encoding: str | None
+    headers: Mapping[str, str]
     chunks: tuple[bytes, ...]
 
 
@@ -85,6 +88,7 @@ def answer_capture(value: Mapping[str, object], *, default_name: str) -> AnswerC
         status=status,
         content_type=_text(value, "content_type") or headers.get("content-type"),
         content_encoding=_text(value, "content_encoding") or headers.get("content-encoding"),
+        headers=headers,
         chunks=tuple(_chunks(value)),
     )
 

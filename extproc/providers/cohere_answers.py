@@ -8,7 +8,14 @@ charged for them" (docs.cohere.com, How Does Cohere's Pricing Work). The two are
 
 from extproc.core.usage import Usage
 from extproc.providers.counting import compact
-from extproc.providers.json_answer import child, children, first_positive, name_of, token_number
+from extproc.providers.json_answer import (
+    child,
+    children,
+    first_positive,
+    is_absurd,
+    name_of,
+    token_number,
+)
 from extproc.providers.openai_usage import ReportedAnswer
 from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent
@@ -28,6 +35,8 @@ def units_usage(report: JsonObject | None) -> Usage:
     if report is None:
         return Usage()
     billed, tokens = child(report, "billed_units") or {}, child(report, "tokens") or {}
+    if is_absurd(billed, billed) or is_absurd(tokens, tokens):
+        return Usage()
     text = first_positive(billed.get("input_tokens"), tokens.get("input_tokens"))
     images = token_number(billed.get("image_tokens"))
     return Usage(

@@ -4,7 +4,7 @@ import json
 import math
 
 from extproc.core.errors import RequestError
-from extproc.providers.media_rules import ImageRule
+from extproc.providers.media_rules import ImageRule, image_rule
 from extproc.providers.media_sizes import base64_start, image_size, wav_seconds
 from extproc.providers.requests import JsonObject
 from extproc.providers.tokens import count_tokens
@@ -12,11 +12,6 @@ from extproc.providers.tokens import count_tokens
 # OpenAI cookbook, "How to count tokens": 3 per message, 1 per name, 3 that prime the answer.
 PER_MESSAGE, PER_NAME, PER_ANSWER = 3, 1, 3
 
-# What pictures cost where no rule of the model is at hand (media_rules.json holds the rules).
-# OpenAI's tile rule: 85 for low detail, 85 + 170 x 4 tiles for 1024 x 1024 in high detail.
-OPENAI_IMAGE_LOW, OPENAI_IMAGE = 85, 765
-# Anthropic's vision page: at most 1,568 tokens a picture before model 4.7.
-ANTHROPIC_IMAGE = 1568
 # A document of unknown length: about two pages of Anthropic's 1,500 to 3,000 tokens a page.
 DOCUMENT = 3000
 # OpenAI documents 10 tokens a second of audio. Without a header that tells the seconds: 1,600 bytes
@@ -25,6 +20,8 @@ DOCUMENT = 3000
 AUDIO_TOKENS_PER_SECOND = 10
 AUDIO_WAV_BASE64_BYTES_PER_TOKEN, AUDIO_BASE64_BYTES_PER_TOKEN = 2133, 533
 
+# Kinds of input whose tokens no tokenizer of ours made: no factor between tokenizers concerns them.
+MEDIA_KINDS = frozenset({"images", "audio", "video", "documents", "token_ids", "sealed", "cached"})
 # A real request of 16 MB has a tenth of that. Millions of empty messages take seconds to walk.
 MOST_VALUES = 250_000
 
@@ -46,23 +43,21 @@ def compact(value: object) -> str:
 class Counter:
     """Counts one request's parts in one encoding.
 
-    ``parts`` says what was counted by kind, pictures and sound apart from the messages that hold
-    them. ``media_tokens`` are those that no tokenizer made: a factor between tokenizers does not
-    concern them. ``images`` is the rule of the model; without it every picture is ``image_tokens``.
+    ``parts`` says what was counted by kind, media apart from the messages that hold them.
+    ``media_tokens`` are those of ``MEDIA_KINDS``. ``images`` is the rule for pictures; without it
+    OpenAI's first, 765 tokens where the size is not known.
     """
 
-    def __init__(
-        self, encoding: str, *, image_tokens: int, images: ImageRule | None = None
-    ) -> None:
+    def __init__(self, encoding: str, *, images: ImageRule | None = None) -> None:
         self._encoding = encoding
-        self._image_tokens = image_tokens
-        self._images = images
+        self.images = images or image_rule("openai", "")
         self.parts: dict[str, int] = {}
         self.media_tokens = 0
         self._values_left = MOST_VALUES
         self._is_inside = False  # of a message or content: what subclasses count there has a kind
 
     def text(self, value: str, kind: str = "text") -> int:
+        self.walk(1)
         return self._took(kind, count_tokens(value, self._encoding), self.media_tokens)
 
     def json(self, value: object, kind: str = "tools") -> int:
@@ -78,9 +73,7 @@ class Counter:
         self._is_inside = True
         total = PER_MESSAGE + (PER_NAME if message.get("name") else 0) + self._content(message)
         self._is_inside = False
-        role = message.get("role")
-        is_system = role in ("system", "developer")
-        return self._took("system" if is_system else "messages", total, media)
+        return self._took(kind_of(message), total, media)
 
     def content(self, value: object, kind: str = "text") -> int:
         """Strings, numbers, lists of parts, objects; media by their rules.
@@ -96,6 +89,23 @@ class Counter:
         self._is_inside = False
         return self._took(kind, total, media)
 
+    def picture(self, source: object, detail: object = None) -> int:
+        """One picture: its base64, a ``data:`` URL or an address, or an object that holds these."""
+        return self.media("images", self.images.cost(_size_of(source), detail))
+
+    def media(self, kind: str, tokens: int) -> int:
+        """Tokens of one of ``MEDIA_KINDS``, wherever they stand."""
+        if tokens:
+            self.parts[kind] = self.parts.get(kind, 0) + tokens
+            self.media_tokens += tokens
+        return tokens
+
+    def repeated(self, counted: int, times: int) -> int:
+        """All that was counted so far, which is ``counted``, so many times (0: not at all)."""
+        self.parts = {kind: tokens * times for kind, tokens in self.parts.items() if times}
+        self.media_tokens *= times
+        return counted * times
+
     def scaled(self, counted: int, factor_percent: int) -> int:
         """``counted`` times a factor between tokenizers, rounded up; media stay as they are."""
         return -(-(counted - self.media_tokens) * factor_percent // 100) + self.media_tokens
@@ -106,11 +116,6 @@ class Counter:
             self.parts[kind] = self.parts.get(kind, 0) + own
         return total
 
-    def _media(self, kind: str, tokens: int) -> int:
-        self.parts[kind] = self.parts.get(kind, 0) + tokens
-        self.media_tokens += tokens
-        return tokens
-
     def _json(self, value: object) -> int:
         return count_tokens(compact(value), self._encoding) if value else 0
 
@@ -118,7 +123,7 @@ class Counter:
         if isinstance(value, str):
             return count_tokens(value, self._encoding)
         if isinstance(value, list):
-            self._walk(value)
+            self.walk(1 + len(value))
             total = 0
             for item in value:
                 total += self._content(item)
@@ -129,16 +134,17 @@ class Counter:
             return 0
         return count_tokens(str(value), self._encoding)
 
-    def _walk(self, values: JsonObject | list[object]) -> None:
-        """Bounds the time of the walk: text is counted fast however long it is, values are not."""
-        self._values_left -= 1 + len(values)
+    def walk(self, count: int) -> None:
+        """Bounds the time of the walk over ``count`` more values: text is counted fast however long
+        it is, values are not. Raises RequestError."""
+        self._values_left -= count
         if self._values_left < 0:
             raise RequestError(
                 400, "too_many_values", f"the request has more than {MOST_VALUES} values"
             )
 
     def _part(self, part: JsonObject) -> int:
-        self._walk(part)
+        self.walk(1 + len(part))
         kind = part.get("type")
         if not isinstance(kind, str):  # a list would not even be hashable
             kind = None
@@ -147,7 +153,7 @@ class Counter:
         if kind in _DOCUMENTS:
             return self._document(part)
         if kind == "input_audio":
-            return self._media("audio", _audio(part))
+            return self.media("audio", _audio(part))
         if kind == "redacted_thinking":
             return 0
         if kind == "tool_use":
@@ -171,9 +177,7 @@ class Counter:
         detail = source.get("detail") if isinstance(source, dict) else None
         if detail is None:
             detail = part.get("detail")
-        if self._images is not None:
-            return self._media("images", self._images.cost(_size_of(source), detail))
-        return self._media("images", OPENAI_IMAGE_LOW if detail == "low" else self._image_tokens)
+        return self.picture(source, detail)
 
     def _document(self, part: JsonObject) -> int:
         source = part.get("source")
@@ -184,35 +188,44 @@ class Counter:
                 + self._content(part.get("title"))
                 + self._content(part.get("context"))
             )
-        return self._media("documents", DOCUMENT)
+        return self.media("documents", DOCUMENT)
+
+
+def kind_of(message: JsonObject) -> str:
+    """Whether a message is a system prompt or another, by its role."""
+    role = message.get("role")
+    is_system = isinstance(role, str) and role.lower() in ("system", "developer")
+    return "system" if is_system else "messages"
 
 
 def _size_of(source: object) -> tuple[int, int] | None:
     """The size of a picture whose bytes are in the request; None of one behind an address."""
     if isinstance(source, dict):
-        data = source.get("data")
-        if isinstance(data, str):
-            return image_size(data)
-        source = source.get("url")
+        inner = source.get("source")
+        holder = inner if isinstance(inner, dict) else source
+        for name in ("data", "bytes"):
+            data = holder.get(name)
+            if isinstance(data, str):
+                return image_size(data)
+        source = holder.get("url")
     if not isinstance(source, str):
         return None
-    start = base64_start(source)
-    return None if start is None else image_size(source, start)
+    return image_size(source, base64_start(source) or 0)
+
+
+def sound_tokens(data: str, form: object) -> int:
+    """Sound in base64, by the header of a WAVE file or else by its length."""
+    seconds = wav_seconds(data)
+    if seconds is not None:
+        return math.ceil(seconds * AUDIO_TOKENS_PER_SECOND)
+    is_wav = form == "wav"
+    per_token = AUDIO_WAV_BASE64_BYTES_PER_TOKEN if is_wav else AUDIO_BASE64_BYTES_PER_TOKEN
+    return -(-len(data) // per_token)
 
 
 def _audio(part: JsonObject) -> int:
     audio = part.get("input_audio")
-    if not isinstance(audio, dict):
+    data = audio.get("data") if isinstance(audio, dict) else None
+    if not isinstance(audio, dict) or not isinstance(data, str):
         return 0
-    data = audio.get("data")
-    if not isinstance(data, str):
-        return 0
-    seconds = wav_seconds(data)
-    if seconds is not None:
-        return math.ceil(seconds * AUDIO_TOKENS_PER_SECOND)
-    per_token = (
-        AUDIO_WAV_BASE64_BYTES_PER_TOKEN
-        if audio.get("format") == "wav"
-        else AUDIO_BASE64_BYTES_PER_TOKEN
-    )
-    return -(-len(data) // per_token)
+    return sound_tokens(data, audio.get("format"))

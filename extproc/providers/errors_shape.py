@@ -7,9 +7,14 @@ from extproc.providers.error_bodies import (
     Refusal,
     anthropic_error,
     gemini_error,
+    ollama_error,
     openai_error,
 )
+from extproc.providers.paths import segments_of
 from extproc.providers.registry import route_at, route_named
+
+_GOOGLE_VERSIONS = ("v1beta", "v1alpha")
+_OLLAMA_VERBS = frozenset({"show", "pull", "push", "create", "copy", "blobs", "delete"})
 
 
 def error_shape_of(shape_or_path: str) -> ErrorShape:
@@ -21,9 +26,21 @@ def error_shape_of(shape_or_path: str) -> ErrorShape:
     name = shape_or_path.lower()
     if name.startswith(("anthropic", "/anthropic")) or "/v1/messages" in name:
         return anthropic_error
-    if name == "gemini" or "generatecontent" in name or "/v1beta/models" in name:
+    segments = segments_of(name)
+    is_google = any(each.startswith(_GOOGLE_VERSIONS) for each in segments) or "upload" in segments
+    if name == "gemini" or "generatecontent" in name or (is_google and "openai" not in segments):
         return gemini_error
+    if len(segments) > 1 and segments[-2] == "api" and segments[-1] in _OLLAMA_VERBS:
+        return ollama_error
     return openai_error
+
+
+def error_headers(shape_or_path: str, *, status: int) -> dict[str, str]:
+    """The headers that name an error in the API at a path; empty where its body says all."""
+    route = route_named(shape_or_path) or route_at(shape_or_path)
+    if route is None or route.error_headers is None:
+        return {}
+    return route.error_headers(status)
 
 
 def error_body(

@@ -9,6 +9,7 @@ import re
 from functools import lru_cache
 
 from extproc.core.errors import RequestError
+from extproc.providers.counting import Counter
 from extproc.providers.fields import model_of, wrong
 from extproc.providers.gemini_media import CACHED_CONTENT, GeminiCounter
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
@@ -27,6 +28,27 @@ def holder_at(target: Target) -> int | None:
         if target.lowered[at] in _HOLDERS:
             return at
     return None
+
+
+def has_model(target: Target) -> bool:
+    """Whether the path ends with MODEL:verb."""
+    return holder_at(target) is not None
+
+
+def publisher_of(target: Target) -> str:
+    """Whose model it is in Vertex's paths, in lower case; "" where the path does not say."""
+    at = holder_at(target)
+    if at is None or at < 2 or target.lowered[at - 2] != "publishers":
+        return ""
+    return target.lowered[at - 1]
+
+
+def is_vertex(target: Target) -> bool:
+    """Whether a path is Vertex AI's: below a project and a location, a publisher, an endpoint."""
+    at = holder_at(target)
+    if at is not None and target.lowered[at] == "endpoints":
+        return True
+    return publisher_of(target) != "" or ("projects" in target.lowered[:-1])
 
 
 def path_model(target: Target) -> str:
@@ -114,11 +136,14 @@ def read_generate(body: JsonObject, limits: ReadLimits, target: Target) -> Reque
         raise wrong("tools", "a list of objects")
     encoding = encoding_for(model)
     counter = GeminiCounter(model, encoding, resolution=member(config, "mediaResolution"))
-    input_tokens = counter.contents(contents) + counter.contents(system) + counter.json(tools)
+    input_tokens = counter.contents(contents) + counter.json(tools)
+    if system is not None:
+        input_tokens += counter.contents(system, "system")
     for name in ("responseSchema", "responseJsonSchema"):
-        input_tokens += counter.json(member(config, name))
-    if member(body, "cachedContent"):
-        input_tokens += CACHED_CONTENT
+        input_tokens += counter.json(member(config, name), "schema")
+    is_cached = bool(member(body, "cachedContent"))
+    if is_cached:
+        input_tokens += counter.media("cached", CACHED_CONTENT)
     return RequestFacts(
         wire_format="gemini",
         model=model,
@@ -128,6 +153,9 @@ def read_generate(body: JsonObject, limits: ReadLimits, target: Target) -> Reque
         choices=choices or 1,
         encoding=encoding,
         cap_path=(config_name, cap_name),
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
+        hidden_input=is_cached,
     )
 
 
@@ -146,10 +174,12 @@ def read_embeddings(body: JsonObject, _limits: ReadLimits, target: Target) -> Re
         )
     else:
         input_tokens = _embedded(body, "", counter)
-    return embedding_facts("gemini_embeddings", model, input_tokens, encoding)
+    return embedding_facts("gemini_embeddings", model, input_tokens, encoding, counter)
 
 
-def embedding_facts(wire_format: str, model: str, input_tokens: int, encoding: str) -> RequestFacts:
+def embedding_facts(
+    wire_format: str, model: str, input_tokens: int, encoding: str, counter: Counter
+) -> RequestFacts:
     """What there is to say of a request that has input only."""
     return RequestFacts(
         wire_format=wire_format,
@@ -159,6 +189,8 @@ def embedding_facts(wire_format: str, model: str, input_tokens: int, encoding: s
         output_cap_tokens=0,
         choices=1,
         encoding=encoding,
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 
@@ -168,4 +200,7 @@ def _embedded(request: object, where: str, counter: GeminiCounter) -> int:
     content = request.get("content")
     if not isinstance(content, dict):
         raise wrong(f"{where}content", "an object")
-    return counter.contents(content) + counter.contents(request.get("title"))
+    # Vertex has the title among the settings of its embedContent.
+    config = member(request, "embedContentConfig")
+    titles = [request.get("title"), config.get("title") if isinstance(config, dict) else None]
+    return counter.contents(content, "text") + sum(counter.content(title) for title in titles)

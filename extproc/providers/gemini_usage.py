@@ -9,7 +9,7 @@ buffers does. Each chunk of a stream repeats the numbers so far; the last ones c
 from collections.abc import Iterator
 
 from extproc.core.usage import Usage
-from extproc.providers.json_answer import children, first_positive, token_number
+from extproc.providers.json_answer import children, first_positive, is_absurd, token_number
 from extproc.providers.requests import JsonObject
 
 # Google's words, and those that gateways and SDKs write in their place: what we call it.
@@ -50,6 +50,8 @@ class ReportedUsage:
         self._parts: dict[tuple[str, str], int] = {}
 
     def take(self, report: JsonObject) -> None:
+        if is_absurd(report, _NAMES):
+            return
         parts: dict[tuple[str, str], int] = {}
         for key, value in report.items():
             name = _NAMES.get(key)

@@ -26,6 +26,12 @@ MAX_MEMBERS = 4096
 _ZSTD_WINDOW_LOG = 23
 _ZLIB_WINDOWS: dict[Compression, int] = {"gzip": 31, "zlib": 15, "raw": -15}
 _ERRORS = (zlib.error, brotli.error, zstd.ZstdError)
+# How another member begins behind a complete one, and frames of zstd that hold no data. Whatever
+# begins otherwise is padding or garbage, which spoils nothing of what was read.
+_MAGIC: dict[Compression, tuple[bytes, ...]] = {
+    "gzip": (b"\x1f\x8b\x08",),
+    "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([0x50 + n]) + b"\x2a\x4d\x18" for n in range(16))),
+}
 
 
 class _Member(Protocol):
@@ -128,6 +134,7 @@ class Inflater:
         self._max_bytes = max_bytes
         self._member = _member(kind)
         self._inside_member = False
+        self._between = b""  # behind a member: bytes that may begin another
         self._members = 0
         self._total = 0
         self._ended = False  # whatever follows is not read
@@ -151,23 +158,27 @@ class Inflater:
         """The plain bytes that ``data`` adds, a little at a time, so that no bomb is ever held."""
         for start in range(0, len(data), _SLICE):
             if self._ended:
+                # The library takes no byte behind brotli's end, however the bytes are cut.
+                self.broken = self.broken or self._kind == "br"
                 return
             yield from self._slice(data[start : start + _SLICE])
 
     def _slice(self, data: bytes) -> Iterator[bytes]:
         more = True
         while more and not self._ended:
+            if self._members and not self._inside_member:
+                data = self._begin_of_member(data)
+                if not data:
+                    return
             if self._members == MAX_MEMBERS:
                 self.broken = self._ended = True
                 return
+            self._inside_member = True
             try:
                 piece = self._member.take(data)
             except _ERRORS:
-                # Padding or garbage behind a complete member does not spoil what was read.
-                self.broken = self._members == 0 or self._inside_member
-                self._ended = True
+                self.broken = self._ended = True
                 return
-            self._inside_member = True
             self._total += len(piece)
             if self._total > self._max_bytes:
                 self.overflowed = self._ended = True
@@ -179,6 +190,19 @@ class Inflater:
             else:
                 data, more = b"", not self._member.is_starved
             yield piece
+
+    def _begin_of_member(self, data: bytes) -> bytes:
+        """What stands behind a complete member, once it is sure to be another; until then b""."""
+        start = self._between + data
+        self._between = b""
+        magics = _MAGIC[self._kind]
+        if start.startswith(magics):
+            return start
+        if any(magic.startswith(start) for magic in magics):
+            self._between = start
+        else:
+            self._ended = True
+        return b""
 
     def _next_member(self) -> None:
         self._members += 1

@@ -29,9 +29,11 @@ def corrected_input(
 def learn_from(learned: LearnedFactors, handle: Handle, usage: Usage) -> None:
     """Compare a complete answer's report with the estimate, where they are of the same tokens.
 
-    Tools that the provider runs add input of their own.
+    Tools that the provider runs add input of their own, and so do other models.
     """
-    if handle.learned_permille == 0 or usage.input_tokens is None or usage.server_tool_calls:
+    if handle.learned_permille == 0 or usage.input_tokens is None:
+        return
+    if usage.server_tool_calls or usage.other_input_tokens:
         return
     learned.learn(
         provider_of(handle.wire_format),

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterable
 
 from extproc.providers.requests import JsonObject
 
@@ -11,30 +12,52 @@ _MAX_NAME = 128
 MAX_REPORTED_TOKENS = 2**31 - 1
 
 
-def _int_or_none(literal: str) -> int | None:
+def _int_or_infinity(literal: str) -> int | float:
     """Python refuses integers above 4,300 digits; such a number must not cost the whole answer."""
-    return int(literal) if len(literal) <= _MAX_DIGITS else None
+    return int(literal) if len(literal) <= _MAX_DIGITS else math.inf
 
 
-_lenient = json.JSONDecoder(parse_int=_int_or_none, strict=False)
+# Both get stripped text, of which `raw_decode` is `json.loads` without looking for space again.
+_strict = json.JSONDecoder()
+_lenient = json.JSONDecoder(parse_int=_int_or_infinity, strict=False)
 
 
 def parse_object(data: bytes) -> JsonObject | None:
-    """The JSON object in ``data``; None for anything else. Never raises.
+    """The JSON object in ``data``; None for anything else. Never raises."""
+    value = parse_json(data)
+    return value if isinstance(value, dict) else None
+
+
+def parse_json(data: bytes) -> object:
+    """The JSON value in ``data``; None for anything else. Never raises.
 
     Bytes that are not UTF-8 are replaced, control characters in strings accepted.
     """
     text = data.decode("utf-8", "replace").strip("\ufeff \t\r\n")
+    value: object
     try:
-        value: object = json.loads(text)
+        value, end = _strict.raw_decode(text)
     except RecursionError:
         return None
     except ValueError:
         try:
-            value = _lenient.decode(text)
+            value, end = _lenient.raw_decode(text)
         except (ValueError, RecursionError):
             return None
-    return value if isinstance(value, dict) else None
+    return value if end == len(text) else None
+
+
+def first_object(text: str, start: int) -> tuple[JsonObject, int] | None:
+    """The object that begins at the first brace from ``start`` on, and where it ends; None when
+    there is no brace, or no whole object behind it."""
+    begin = text.find("{", start)
+    if begin < 0:
+        return None
+    try:
+        value, end = _lenient.raw_decode(text, begin)
+    except (ValueError, RecursionError):
+        return None
+    return value, end
 
 
 def child(value: object, key: str) -> JsonObject | None:
@@ -80,3 +103,19 @@ def first_positive(*values: object) -> int | None:
     """
     numbers = [number for value in values if (number := token_number(value)) is not None]
     return next((number for number in numbers if number), 0 if numbers else None)
+
+
+def is_absurd(report: JsonObject | None, names: Iterable[str]) -> bool:
+    """Whether one of these numbers cannot be one of tokens: then the report is not believed at all.
+
+    Who says -500 or 1e308 of the prompt may say anything of the output. What is no number is only
+    not reported.
+    """
+    if report is None:
+        return False
+    return any(
+        isinstance(value := report.get(name), int | float)
+        and not isinstance(value, bool)
+        and token_number(value) is None
+        for name in names
+    )

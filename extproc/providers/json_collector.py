@@ -20,22 +20,19 @@ class JsonCollector:
 
     def __init__(self, *, max_bytes: int = MAX_JSON_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._kept = bytearray()  # in one piece: small ones would take many times their size
         self.overflowed = False
 
     def add(self, data: bytes) -> None:
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size > self._max_bytes:
+        self._kept += data
+        if len(self._kept) > self._max_bytes:
             self.overflowed = True
-        if self.overflowed and self._size > 2 * _TAIL_BYTES:
-            tail = b"".join(self._parts)[-_TAIL_BYTES:]
-            self._parts, self._size = [tail], len(tail)
+        if self.overflowed and len(self._kept) > 2 * _TAIL_BYTES:
+            self._kept = self._kept[-_TAIL_BYTES:]
 
     def raw(self) -> bytes:
         """The bytes that are kept."""
-        return b"".join(self._parts)
+        return bytes(self._kept)
 
     def value(self) -> JsonObject | None:
         """The document; of a larger one an object with its usage only; None when incomplete."""

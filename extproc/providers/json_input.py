@@ -16,12 +16,17 @@ from extproc.providers.requests import JsonObject, ReadLimits
 MAX_DIGITS = 30
 # Objects and lists of one body: millions of empty ones fit into 16 MB and would take seconds.
 MAX_CONTAINERS = 250_000
+# Values and keys behind one another: 16 MB of token ids are 3 million, of which no provider takes a
+# tenth; a million keys take a second to be read.
+MAX_VALUES = 600_000
 # Each quote begins one match, also the last one of a text that is cut: never a second try.
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 UTF8_BOM = b"\xef\xbb\xbf"
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
 _UTF8_NAMES = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+_CONTAINERS = (dict, list)
+_Container = dict[str, object] | list[object]
 _ASCII_LIKE = frozenset({"iso-8859-1", "latin1", "windows-1252"})
 
 
@@ -37,11 +42,13 @@ def read_json_object(
     plain = decode_body(body, content_encoding, max_bytes=limits.max_decoded_bytes)
     _check_charset(content_type, plain)
     text = _decode_utf8(plain)
-    value = _parse(text)
+    lists = plain.count(b"[")  # at most; some may stand in texts
+    value = _parse(text, lists=lists)
     if not isinstance(value, dict):
         raise _invalid("the request body must be a JSON object")
+    _check_spellings(value)
     # Fewer brackets than the limit cannot nest deeper; nearly every request ends here.
-    if plain.count(b"[") + plain.count(b"{") > limits.max_depth:
+    if lists + plain.count(b"{") > limits.max_depth:
         _check_depth(value, limits.max_depth)
     return value, plain
 
@@ -84,7 +91,7 @@ class _Unreadable:
 _UNREADABLE = _Unreadable()
 
 
-def _parse(text: str) -> object:
+def _parse(text: str, *, lists: int) -> object:
     bad: list[str] = []  # what the numbers were that could not be read
     objects = 0
 
@@ -113,7 +120,8 @@ def _parse(text: str) -> object:
         value = float(literal)
         return value if math.isfinite(value) else refuse(literal)
 
-    _check_lists(text)
+    if lists > MAX_CONTAINERS or text.count(",") > MAX_VALUES:
+        _check_sizes(text)
     try:
         value: object = json.loads(
             text,
@@ -141,6 +149,20 @@ def _duplicate(items: list[tuple[str, object]]) -> RequestError:
     return _invalid(f"the key '{shown}' occurs twice", param=shown, code="duplicate_key")
 
 
+def _check_spellings(value: JsonObject) -> None:
+    """Two fields that differ in case only are one to readers that match names in any case, as Go's
+    encoding/json does. Deeper down such names are the client's own: schemas, arguments."""
+    seen: set[str] = set()
+    for key in value:
+        folded = key.casefold()
+        if folded in seen:
+            shown = _shown(key)
+            raise _invalid(
+                f"the key '{shown}' occurs in two spellings", param=shown, code="duplicate_key"
+            )
+        seen.add(folded)
+
+
 def _bad_number(literal: str, key: str | None) -> RequestError:
     shown = None if key is None else _shown(key)
     where = "" if shown is None else f" in '{shown}'"
@@ -156,42 +178,38 @@ def _too_deep() -> RequestError:
     return _invalid("the request body is nested too deeply", code="nested_too_deeply")
 
 
-def _check_lists(text: str) -> None:
+def _check_sizes(text: str) -> None:
     """The parser calls us for every object, but makes lists alone, and holds the GIL for as long
-    as that takes (3 s for 16 MB of them): so they are counted before.
+    as that takes (3 s for 16 MB of them): so what makes them large is counted before.
 
-    Brackets in texts are no lists.
+    Brackets and commas in texts are none.
     """
-    if text.count("[") <= MAX_CONTAINERS:
-        return
-    lists = begin = 0
+    lists = values = begin = 0
     for string in _STRING.finditer(text):
         lists += text.count("[", begin, string.start())
+        values += text.count(",", begin, string.start())
         begin = string.end()
-        if lists > MAX_CONTAINERS:
+        if lists > MAX_CONTAINERS or values > MAX_VALUES:
             break
     if lists + text.count("[", begin) > MAX_CONTAINERS:
         raise _too_many()
+    if values + text.count(",", begin) > MAX_VALUES:
+        raise _too_many(f"{MAX_VALUES} values")
 
 
-def _too_many() -> RequestError:
-    return _invalid(
-        f"the request body has more than {MAX_CONTAINERS} objects and lists",
-        code="too_many_values",
-    )
+def _too_many(what: str = f"{MAX_CONTAINERS} objects and lists") -> RequestError:
+    return _invalid(f"the request body has more than {what}", code="too_many_values")
 
 
 def _check_depth(value: object, limit: int) -> None:
     """Level by level, because a recursive walk would itself run out of stack."""
-    level: list[object] = [value]
+    level: list[_Container] = [value] if isinstance(value, _CONTAINERS) else []
     seen = 0
     for _ in range(limit):
-        below: list[object] = []
+        below: list[_Container] = []
         for container in level:
-            if isinstance(container, dict):
-                below.extend(child for child in container.values() if _nests(child))
-            elif isinstance(container, list):
-                below.extend(child for child in container if _nests(child))
+            children = container.values() if isinstance(container, dict) else container
+            below += [child for child in children if isinstance(child, _CONTAINERS)]
         if not below:
             return
         seen += len(below)
@@ -199,7 +217,3 @@ def _check_depth(value: object, limit: int) -> None:
             raise _too_many()
         level = below
     raise _too_deep()
-
-
-def _nests(value: object) -> bool:
-    return isinstance(value, dict | list)

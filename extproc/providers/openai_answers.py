@@ -21,11 +21,17 @@ class OpenAiAnswer(ReportedAnswer):
         super().__init__(tally)
         self._choices: set[int] = set()
         self._finished: set[int] = set()
+        self._has_media = False
 
     @property
     def complete(self) -> bool:
         """The end marker was seen, or every choice that began has its finish reason."""
         return self._done or (bool(self._choices) and self._choices == self._finished)
+
+    @property
+    def unread(self) -> bool:
+        """Sound or pictures came, and no usage for them."""
+        return self._has_media and not self._usage.is_known
 
     def take_event(self, event: SseEvent) -> None:
         """One event of a stream."""
@@ -46,13 +52,17 @@ class OpenAiAnswer(ReportedAnswer):
         if self.response_id is None:
             self._take_names(value)
         # Once per answer: the copies in choices and x_groq are the same numbers, never added.
-        reports = []
-        for choice in children(value, "choices"):
-            self._take_choice(choice, delta_key)
-            reports.append(choice.get("usage"))
+        reports: list[object] = []
+        choices = value.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                self._take_choice(choice, delta_key)
+                if "usage" in choice:
+                    reports.append(choice["usage"])
         if "x_groq" in value:
             reports.append((child(value, "x_groq") or {}).get("usage"))
-        reports.append(value.get("usage"))
+        if "usage" in value:
+            reports.append(value["usage"])
         for report in reports:
             if isinstance(report, dict):
                 self._take_usage(report)
@@ -70,25 +80,31 @@ class OpenAiAnswer(ReportedAnswer):
             self._add((index, "text"), choice.get("text"))
             delta = child(choice, "message") or child(choice, "delta") or {}
         for key, value in delta.items():
-            if value:  # most keys of most deltas are null or empty
+            if not value:  # most keys of most deltas are null or empty
+                continue
+            if key in _TEXT_KEYS and isinstance(value, str):
+                self._add((index, key), value)
+            else:
                 self._take_member(index, key, value)
 
     def _take_member(self, index: int, key: str, value: object) -> None:
         if key in _TEXT_KEYS:
-            if isinstance(value, list):  # Mistral's lists of parts
-                for part in value:
-                    self._take_part(index, key, part)
-            else:
-                self._add((index, key), value)
+            for part in value if isinstance(value, list) else ():  # Mistral's lists of parts
+                self._take_part(index, key, part)
         elif key == "tool_calls":
             for position, call in enumerate(value if isinstance(value, list) else ()):
                 raw_at = call.get("index") if isinstance(call, dict) else None
                 at = raw_at if isinstance(raw_at, int) else position
                 self._take_function(index, at, child(call, "function"))
+                self._take_function(index, at, child(call, "custom"))
         elif key == "function_call" and isinstance(value, dict):
             self._take_function(index, -1, value)
         elif key == "audio" and isinstance(value, dict):
             self._add((index, "transcript"), value.get("transcript"))
+            if value.get("data"):
+                self.saw_output = self._has_media = True
+        elif key == "images":  # OpenRouter's, of models that answer with pictures
+            self.saw_output = self._has_media = True
 
     def _take_part(self, index: int, key: str, part: object) -> None:
         if isinstance(part, dict):
@@ -99,7 +115,9 @@ class OpenAiAnswer(ReportedAnswer):
     def _take_function(self, index: int, call: int, function: JsonObject | None) -> None:
         if function is not None:
             self._add((index, call, "name"), function.get("name"))
+            # A custom tool's input is text of any kind, a function's arguments are JSON.
             self._add((index, call, "arguments"), function.get("arguments"))
+            self._add((index, call, "input"), function.get("input"))
 
 
 class OpenAiEmbeddingsAnswer(OpenAiAnswer):

@@ -1,6 +1,6 @@
 """OpenAI's chat completions, completions and embeddings: checks and counts of the request."""
 
-from extproc.providers.counting import OPENAI_IMAGE, PER_ANSWER, Counter
+from extproc.providers.counting import PER_ANSWER, Counter
 from extproc.providers.fields import (
     flag,
     model_of,
@@ -10,7 +10,8 @@ from extproc.providers.fields import (
     positive_int,
     wrong,
 )
-from extproc.providers.media_rules import image_rule
+from extproc.providers.input_factors import factor_percent
+from extproc.providers.media_rules import image_rule_by_name
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import encoding_for
 from extproc.providers.wire_formats import Target
@@ -33,18 +34,20 @@ def read_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestF
     functions = optional_list(body, "functions")
     response_format = optional_object(body, "response_format")
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE, images=image_rule("openai", model))
+    counter = Counter(encoding, images=image_rule_by_name(model))
     input_tokens = PER_ANSWER + sum(counter.message(message) for message in messages)
     input_tokens += counter.json(tools) + counter.json(functions)
     input_tokens += counter.json(response_format, "schema")
+    factor = factor_percent("openai", model)
     return RequestFacts(
         wire_format="openai_chat",
         model=model,
         stream=stream,
-        input_tokens=input_tokens,
+        input_tokens=counter.scaled(input_tokens, factor),
         output_cap_tokens=max(caps) * choices if caps else None,
         choices=choices,
         encoding=encoding,
+        factor_percent=factor,
         cap_path=("max_completion_tokens",),
         parts=counter.parts,
         media_tokens=counter.media_tokens,
@@ -61,7 +64,7 @@ def read_completions(body: JsonObject, limits: ReadLimits, _target: Target) -> R
     )
     cap = positive_int(body, "max_tokens", at_most=limits.max_output_tokens)
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=0)
+    counter = Counter(encoding)
     suffix = body.get("suffix")
     if suffix is not None and not isinstance(suffix, str):
         raise wrong("suffix", "a string")
@@ -79,6 +82,7 @@ def read_completions(body: JsonObject, limits: ReadLimits, _target: Target) -> R
         encoding=encoding,
         cap_path=("max_tokens",),
         parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 
@@ -87,7 +91,7 @@ def read_embeddings(body: JsonObject, limits: ReadLimits, _target: Target) -> Re
     del limits  # an embedding has neither choices nor a cap
     model = model_of(body)
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE)
+    counter = Counter(encoding, images=image_rule_by_name(model))
     if body.get("input") is None and body.get("messages") is not None:
         input_tokens = sum(counter.message(message) for message in objects(body, "messages"))
     else:
@@ -101,6 +105,7 @@ def read_embeddings(body: JsonObject, limits: ReadLimits, _target: Target) -> Re
         choices=1,
         encoding=encoding,
         parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 
@@ -121,11 +126,11 @@ def _texts_or_ids(value: object, name: str, counter: Counter) -> tuple[int, int]
     if all(isinstance(item, str) for item in value):
         return len(value), sum(counter.text(item) for item in value)
     if _are_ids(value):
-        return 1, len(value)
+        return 1, counter.media("token_ids", len(value))
     for index, item in enumerate(value):
         if not isinstance(item, list) or not _are_ids(item):
             raise wrong(f"{name}[{index}]", "of one kind with the others: strings or token ids")
-    return len(value), sum(len(item) for item in value)
+    return len(value), counter.media("token_ids", sum(len(item) for item in value))
 
 
 def _are_ids(values: list[object]) -> bool:

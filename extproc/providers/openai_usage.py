@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from extproc.core.usage import Usage
-from extproc.providers.json_answer import child, first_positive, name_of, token_number
+from extproc.providers.json_answer import child, first_positive, is_absurd, name_of, token_number
 from extproc.providers.requests import JsonObject
 from extproc.providers.tally import TextTally
 
@@ -16,6 +16,7 @@ _INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "input_token_
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details", "output_token_details")
 
 _TOTALS = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
+_ALL_TOTALS = (*sorted(_TOTALS), "input_tokens", "output_tokens")
 
 
 class ReportedAnswer:
@@ -30,6 +31,8 @@ class ReportedAnswer:
     def __init__(self, tally: TextTally) -> None:
         self._tally = tally
         self._usage = Usage()
+        # What other models took on the way: reported beside the usage, not inside it.
+        self._others = Usage()
         self._done = False
         self.running_output_tokens = 0
         self.saw_output = False
@@ -58,7 +61,7 @@ class ReportedAnswer:
         elif self.saw_output:
             # Zero for something that was visibly produced is a placeholder, not a number.
             input_tokens, output_tokens = input_tokens or None, output_tokens or None
-        return replace(
+        whole = replace(
             usage,
             input_tokens=input_tokens,
             output_tokens=output_tokens,
@@ -66,6 +69,7 @@ class ReportedAnswer:
             cache_write_tokens=_clipped(usage.cache_write_tokens, input_tokens),
             reasoning_tokens=_clipped(usage.reasoning_tokens, output_tokens),
         )
+        return whole.beside(self._others) if whole.is_known else whole
 
     def _take_names(self, value: JsonObject) -> None:
         self.response_id = name_of(value, "id") or self.response_id
@@ -85,6 +89,14 @@ class ReportedAnswer:
             self._tally.restart()
 
 
+def pictures_of(report: JsonObject) -> Usage:
+    """The usage of what makes pictures: all output that is not said to be text is one."""
+    usage = usage_of(report)
+    if usage.image_output_tokens is None:
+        usage = replace(usage, image_output_tokens=usage.output_tokens)
+    return usage
+
+
 def _clipped(part: int | None, whole: int | None) -> int | None:
     return part if part is None or whole is None else min(part, whole)
 
@@ -102,9 +114,11 @@ def usage_of(report: JsonObject, *, input_only: bool = False) -> Usage:
     prompt = first_positive(report.get("prompt_tokens"), report.get("input_tokens"))
     output = first_positive(report.get("completion_tokens"), report.get("output_tokens"))
     total = token_number(report.get("total_tokens"))
-    if prompt and output and report.keys() == _TOTALS:
+    if prompt and output and total is not None and report.keys() == _TOTALS:
         # vLLM's continuous usage comes with every chunk.
         return Usage(input_tokens=prompt, output_tokens=output)
+    if is_absurd(report, _ALL_TOTALS):
+        return Usage()
     input_details = _details(report, _INPUT_DETAILS)
     output_details = _details(report, _OUTPUT_DETAILS)
     # SGLang has the number beside the totals.
@@ -112,10 +126,7 @@ def usage_of(report: JsonObject, *, input_only: bool = False) -> Usage:
     if input_only:
         prompt = total if prompt is None else prompt
     elif total is not None:
-        if output is None and prompt is not None and total >= prompt:
-            output = total - prompt
-        elif prompt is None and output is not None and total >= output:
-            prompt = total - output
+        prompt, output = _completed(prompt, output, total)
     if output is not None and reasoning and _is_additive(prompt, output, reasoning, total):
         output += reasoning
     return Usage(
@@ -135,6 +146,19 @@ def usage_of(report: JsonObject, *, input_only: bool = False) -> Usage:
         image_output_tokens=_part(output_details, "image_tokens"),
         server_tool_calls=_server_tool_calls(report),
     )
+
+
+def _completed(prompt: int | None, output: int | None, total: int) -> tuple[int | None, int | None]:
+    """Both parts of a total, where one is missing, or is zero beside a total that has more."""
+    if output is None and prompt is not None and total >= prompt:
+        return prompt, total - prompt
+    if prompt is None and output is not None and total >= output:
+        return total - output, output
+    if prompt and output == 0 and total > prompt:
+        return prompt, total - prompt
+    if output and prompt == 0 and total > output:
+        return total - output, output
+    return prompt, output
 
 
 def _server_tool_calls(report: JsonObject) -> int | None:

@@ -38,10 +38,11 @@ def target_of(path: str, *, host: str = "", media_type: str = "") -> Target:
 def has_api_prefix(target: Target, *, words: int = 1) -> bool:
     """Whether what stands before the last ``words`` segments is how an OpenAI-like API begins.
 
-    Nothing, ``/openai``, a version such as ``/v1``, or Azure's ``/openai/deployments/NAME``.
+    Nothing, ``/openai``, a version such as ``/v1``, Azure's ``/openai/deployments/NAME`` and
+    ``/models``, DeepSeek's ``/beta``.
     """
     lead = target.lowered[: len(target.lowered) - words]
-    if not lead or lead[-1] == "openai" or _VERSION.fullmatch(lead[-1]):
+    if lead in ((), ("models",)) or lead[-1] in ("openai", "beta") or _VERSION.fullmatch(lead[-1]):
         return True
     return len(lead) > 1 and lead[-2] == "deployments"
 

@@ -43,6 +43,8 @@ class RequestFacts:
     writes a cap, outermost name first; empty where there is no such field.
     ``parts`` is the input by kind (messages, tools, images ...) before the factor, for people;
     ``media_tokens`` are those of it that the factor does not touch.
+    ``reserves_cap``: pictures and sound do not tell their tokens, so ``output_cap_tokens`` is not
+    the client's but the estimate itself.
     ``hidden_input``: the provider adds what it remembers, so its report says nothing of our count.
     """
 
@@ -60,6 +62,7 @@ class RequestFacts:
     parts: Mapping[str, int] = field(default_factory=dict, compare=False)
     media_tokens: int = 0
     hidden_input: bool = False
+    reserves_cap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

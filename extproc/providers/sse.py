@@ -4,7 +4,8 @@ After the HTML standard, "Interpreting an event stream": LF, CRLF and CR end lin
 ends an event, lines that begin with a colon are comments, several data lines are joined by LF.
 Beyond it, because providers are so: an event whose single data line is a whole JSON object (or
 ``[DONE]``) counts when its line ends, so servers that put one newline between events are read too;
-and the last event counts at the end of the stream without its empty line.
+a line that is a JSON object by itself counts without its ``data:``; and the last event counts at
+the end of the stream without its empty line.
 
 The raw bytes of all events together are exactly the bytes fed, in order, so a caller can leave
 single events out of a stream without touching the rest.
@@ -17,8 +18,13 @@ from extproc.providers.json_answer import parse_object
 from extproc.providers.requests import JsonObject
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
+# Tries cost time, and lines may be millions.
+_MOST_TRIES = 256
 _LINE_END = re.compile(rb"\r\n?|\n")
+# A whole event as nearly all of all providers are: at most a name, one line of data, an empty line.
+_USUAL = re.compile(rb"(?:event:([^\r\n]*+)\r?\n)?data: ?(\{[^\r\n]*+)\r?\n(\r?\n)")
 _CR = 0x0D
+_MAX_NAME_BYTES = 58
 
 
 class SseEvent(NamedTuple):
@@ -59,8 +65,13 @@ class SseParser:
     def feed(self, chunk: bytes, *, end: bool = False) -> list[SseEvent]:
         """The events that ``chunk`` completes. ``end`` says that nothing follows. Never raises."""
         buffer = self._buffer
-        buffer += chunk
         events: list[SseEvent] = []
+        if not buffer and not self._skipping and len(chunk) <= self._max_event_bytes:
+            taken = self._take_usual(chunk, events)
+            if taken == len(chunk) and not end:
+                return events
+            chunk = chunk[taken:]
+        buffer += chunk
         while (line_end := _LINE_END.search(buffer, self._scan_at)) is not None:
             start, after = line_end.span()
             if after == len(buffer) and buffer[start] == _CR and after - start == 1 and not end:
@@ -85,6 +96,24 @@ class SseParser:
         """The bytes of the event that is not complete yet."""
         return bytes(self._buffer)
 
+    def _take_usual(self, chunk: bytes, events: list[SseEvent]) -> int:
+        """The usual events that ``chunk`` begins with, as the long way reads them; their length."""
+        at = 0
+        while (usual := _USUAL.match(chunk, at)) is not None:
+            name, data, empty_line = usual.groups()
+            if data[-1:] != b"}" or (value := parse_object(data)) is None:
+                break
+            after = usual.end()
+            raw = empty = b""
+            if self._keep_raw:
+                raw, empty = chunk[at : after - len(empty_line)], empty_line
+            text = "" if name is None else _name(name)
+            events.append(SseEvent(raw, value, False, text, True))  # noqa: FBT003
+            if empty:
+                events.append(SseEvent(empty))
+            at = after
+        return at
+
     def _take_line(self, line: bytes, events: list[SseEvent]) -> None:
         is_empty = not line and not self._line_was_cut
         self._line_was_cut = False
@@ -99,7 +128,9 @@ class SseParser:
         elif line.startswith(b"data"):
             self._take_data(line, events)
         elif line.startswith(b"event:"):
-            self._name = line[6:64].strip().decode("ascii", "replace")
+            self._name = _name(line[6:])
+        elif line[:1] == b"{":
+            self._take_bare(line, events)
 
     def _take_data(self, line: bytes, events: list[SseEvent]) -> None:
         if line[4:5] == b":":
@@ -121,6 +152,16 @@ class SseParser:
                 return
         self._data.append(data)
 
+    def _take_bare(self, line: bytes, events: list[SseEvent]) -> None:
+        """To the standard a field of an odd name; from a gateway its error, or the whole answer
+        behind comments that kept the connection open."""
+        if self._data or line.rstrip()[-1:] != b"}":
+            return
+        value = parse_object(line)
+        if value is not None:
+            events.append(SseEvent(self._raw(), value, name=self._name, is_open=True))
+            self._name = ""
+
     def _dispatch(self, events: list[SseEvent]) -> None:
         """At an empty line: whatever was collected is an event."""
         if not self._data and not self._keep_raw:
@@ -131,9 +172,7 @@ class SseParser:
         self._data, self._name = [], ""
         value = parse_object(b"\n".join(data)) if data else None
         if value is None and len(data) > 1:
-            # Lines that are no event together, but one of them may be one by itself.
-            for line in data:
-                value = parse_object(line) or value
+            value = _last_object(data)
         events.append(SseEvent(self._raw(), value, name=name))
 
     def _finish(self, events: list[SseEvent]) -> None:
@@ -169,3 +208,19 @@ class SseParser:
         raw = bytes(self._buffer[self._event_at : self._line_at]) if self._keep_raw else b""
         self._event_at = self._line_at
         return raw
+
+
+def _last_object(lines: list[bytes]) -> JsonObject | None:
+    """Of lines that are no event together, the last that is one by itself, if there is any."""
+    tries = 0
+    for line in reversed(lines):
+        if line[:1] == b"{" and line.rstrip()[-1:] == b"}":
+            value = parse_object(line)
+            tries += 1
+            if value is not None or tries == _MOST_TRIES:
+                return value
+    return None
+
+
+def _name(value: bytes) -> str:
+    return value[:_MAX_NAME_BYTES].strip().decode("ascii", "replace")

@@ -119,7 +119,8 @@ class Route:
 
     ``ends`` are last segments in lower case; ``:verb`` stands for any segment that ends so
     (``models/NAME:generateContent``), ``*`` for every path. ``provider`` is the value of the scope
-    of that name until a header or route says otherwise.
+    of that name until a header or route says otherwise. ``error_headers``: what a refusal of ours
+    carries beside its body, by its status.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Route:
     ends: tuple[str, ...]
     matches: Callable[[Target], bool] = always
     error_shape: ErrorShape = openai_error
+    error_headers: Callable[[int], dict[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,8 @@ class KnownPath(Route):
     is_free: bool
 
 
+# The value of an answer's header by its name in lower case, "" when it is absent.
+Header = Callable[[str], str]
 Reader = Callable[[JsonObject, ReadLimits, Target], RequestFacts]
 # What an answer is that is neither JSON nor events: the provider's error page, text that was
 # produced, or output whose bytes tell nothing (sound).
@@ -156,6 +160,7 @@ class WireFormat(Route):
     the request's own factor is not known. ``has_text_output`` is false for embeddings.
     ``asks_usage`` adds ``stream_options.include_usage`` to a stream's request and takes the event
     out of the answer again. A larger event of SSE than ``max_event_bytes`` passes unread.
+    ``header_usage`` is what the headers of an answer report; its body, where it does, goes before.
     """
 
     read: Reader
@@ -167,3 +172,4 @@ class WireFormat(Route):
     max_event_bytes: int = MAX_EVENT_BYTES
     takes_forms: bool = False
     plain_answer: PlainAnswer = "error"
+    header_usage: Callable[[Header], Usage] | None = None

@@ -135,6 +135,7 @@ async def _report(
             )
         ),
         taken=taken.reports(versions),
+        usage_parts=record.get("parts", ""),
     )
 
 

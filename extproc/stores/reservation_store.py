@@ -15,6 +15,7 @@ from extproc.core.reservations import (
     SettleResult,
     StoreVerdict,
 )
+from extproc.core.usage import TOTALS
 from extproc.stores import keys, scripts
 from extproc.stores.batcher import Word
 from extproc.stores.bucket_codec import encode
@@ -25,6 +26,8 @@ from extproc.stores.verdicts import read_roots, read_settle_result, read_verdict
 
 # A model name or request id is kept for people to read; a client may send a very long one.
 _MAX_NOTE_CHARACTERS = 256
+# Of a root without policies: it knows one kind of history, the mean.
+_SIMPLE_MODES = {EstimateMode.STRICT: 1, EstimateMode.GIVEN: 2}
 
 
 class RedisReservationStore:
@@ -96,6 +99,7 @@ class RedisReservationStore:
                 settlement.source,
                 int(settlement.writes_history),
                 "" if settlement.cost_micros is None else _count(settlement.cost_micros),
+                _parts(settlement),
             ),
         )
         result = read_settle_result(reply)
@@ -190,6 +194,12 @@ def _note(text: str) -> bytes:
     return text[:_MAX_NOTE_CHARACTERS].encode("utf-8", "replace")
 
 
+def _parts(settlement: Settlement) -> str:
+    """Reported usage beyond the totals, for people: kinds of input and output, and calls."""
+    kinds = {} if settlement.usage is None else settlement.usage.kinds()
+    return ", ".join(f"{name} {number}" for name, number in kinds.items() if name not in TOTALS)
+
+
 def _pinned(limit: ServiceLimit | None) -> tuple[str | int, str | int, str | int]:
     return ("", "", "") if limit is None else (int(limit.enabled), limit.rpm, limit.tpm)
 
@@ -223,7 +233,7 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         _note(request.model),
         _note(request.request_id),
         *_pinned(request.limit),
-        int(request.estimate.mode is EstimateMode.STRICT),
+        _SIMPLE_MODES.get(request.estimate.mode, 0),
         platform_cap,
         request.owner,
         request.request_hash,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.engine import measure_engine
+from tests.bench.large_prompt import LargePrompts, measure_large_prompts
 from tests.bench.measure import Machine, Sample, generate_load, measure
 from tests.bench.overshoot import (
     ESTIMATES,
@@ -19,8 +20,10 @@ from tests.bench.overshoot import (
     measure_overshoot,
     overshoot_stack,
 )
+from tests.bench.reading import measure_reading
 from tests.bench.report import flat, table, wrong
 from tests.bench.report_limits import overshoot_faults
+from tests.bench.report_reading import large_faults
 from tests.bench.systems import (
     SERVICE,
     System,
@@ -35,6 +38,9 @@ CONNECTIONS = 32
 STREAM_CONNECTIONS = 8
 STREAM_SCRIPT = "output=200;chunk_delay_ms=2"
 _DEFAULT_SECONDS = 7.0
+# Shares of --seconds of all that is read, and of small requests with and without large ones.
+_READING_SHARE, _LARGE_SHARE = 0.8, 3.4
+_LARGE_CYCLES = 3
 
 _Start = Callable[[str, Path], AbstractContextManager[System]]
 
@@ -71,8 +77,10 @@ def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-def _run_systems(directory: Path, *, seconds: float) -> dict[str, dict[str, Sample]]:
-    """All phases on every system, each with processes of its own."""
+def _run_systems(
+    directory: Path, *, seconds: float
+) -> tuple[dict[str, dict[str, Sample]], LargePrompts]:
+    """All phases on every system, each with processes of its own; large prompts on ours only."""
     samples: dict[str, dict[str, Sample]] = {phase.name: {} for phase in PHASES}
     starts: tuple[_Start, ...] = (bare, empty, ours)
     with upstream(directory) as behind:
@@ -95,7 +103,12 @@ def _run_systems(directory: Path, *, seconds: float) -> dict[str, dict[str, Samp
                         connections=phase.connections,
                         seconds=length,
                     )
-    return samples
+                if start is ours:
+                    _say(f"{system.name}: large prompts")
+                    large = measure_large_prompts(
+                        system, directory, seconds=seconds * _LARGE_SHARE, cycles=_LARGE_CYCLES
+                    )
+    return samples, large
 
 
 def _run_overshoot(*, sent: int) -> dict[str, Overshoot]:
@@ -136,7 +149,9 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="bench-") as name:
             directory = Path(name)
-            samples = _run_systems(directory, seconds=args.seconds)
+            samples, large = _run_systems(directory, seconds=args.seconds)
+            _say("reading")
+            reading = measure_reading(seconds=args.seconds * _READING_SHARE)
             _say("twelve limits")
             engine = measure_engine(directory)
             overshoot = _run_overshoot(sent=args.burst)
@@ -147,13 +162,15 @@ def main() -> int:
         samples,
         overshoot=overshoot,
         engine=engine,
+        reading=reading,
+        large=large,
         seconds=args.seconds,
         others_percent=machine.others_percent(),
     )
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(values, indent=2) + "\n")
     print(table(values))
-    faults = [*wrong(samples), *overshoot_faults(overshoot)]
+    faults = [*wrong(samples), *large_faults(large), *overshoot_faults(overshoot)]
     for line in faults:
         _say(f"wrong: {line}")
     return 1 if faults else 0

@@ -11,14 +11,17 @@ import grpc
 
 from extproc.demo.envoy_binary import envoy_command
 from tests.bench.engine import EngineCost
+from tests.bench.large_prompt import LargePrompts
 from tests.bench.measure import Sample
 from tests.bench.overshoot import Overshoot
+from tests.bench.reading import ReadingCost
 from tests.bench.report_limits import (
     Value,
     engine_values,
     limits_table,
     overshoot_values,
 )
+from tests.bench.report_reading import large_values, reading_table, reading_values
 
 Samples = Mapping[str, Sample]
 
@@ -64,6 +67,8 @@ def flat(
     *,
     overshoot: Mapping[str, Overshoot],
     engine: EngineCost,
+    reading: ReadingCost,
+    large: LargePrompts,
     seconds: float,
     others_percent: float,
 ) -> dict[str, Value]:
@@ -97,10 +102,14 @@ def flat(
         values[f"redis_reads_per_request{suffix}"] = sample.redis_reads
     values |= overshoot_values(overshoot)
     values |= engine_values(engine, round_trips_per_request=single["ours"].redis_reads)
+    values |= reading_values(reading)
+    values |= large_values(large)
     counts = [sample.load for group in samples.values() for sample in group.values()]
-    values["answers"] = sum(load.requests for load in counts)
-    values["wrong_answers"] = sum(load.not_200 for load in counts) + sum(
-        run.other for run in overshoot.values()
+    values["answers"] = sum(load.requests for load in counts) + large.requests
+    values["wrong_answers"] = (
+        sum(load.not_200 for load in counts)
+        + large.not_200
+        + sum(run.other for run in overshoot.values())
     )
     return values
 
@@ -157,6 +166,8 @@ def table(values: Mapping[str, Value]) -> str:
         f"{values['answers']} answers, {values['wrong_answers']} of them wrong",
         "",
         limits_table(values),
+        "",
+        reading_table(values),
         "",
         "bare: Envoy with only a router. empty: the same messages answered by a Python gRPC "
         "server that does nothing.",

@@ -109,8 +109,7 @@ def _without_tokenweir(config: dict[str, Any]) -> dict[str, Any]:
     manager["http_filters"] = manager["http_filters"][-1:]
     del manager["access_log"]
     (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
-    for key in ("response_headers_to_add", "request_headers_to_remove"):
-        del route[key]
+    del route["request_headers_to_remove"]
     resources = config["static_resources"]
     resources["clusters"] = [c for c in resources["clusters"] if c["name"] == "llm_upstream"]
     return config

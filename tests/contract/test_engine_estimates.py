@@ -158,6 +158,23 @@ async def test_strict_on_a_simple_root(store: RedisReservationStore, inspect: In
     assert inspect.used() == (1, 1000)
 
 
+async def test_what_a_request_tells_of_its_answer_goes_before_any_history(
+    store: RedisReservationStore, inspect: Inspector
+) -> None:
+    given = EstimatePlan(mode=EstimateMode.GIVEN)
+    await answers(store, inspect, [40])
+    assert await output(store, estimate=given, default=700, cap=700) == 700
+    # The same without policies. A guess it is all the same: no reason that nothing ever fits.
+    inspect.client.delete(keys.config(ROOT))
+    inspect.cache(rpm=100, tpm=1000)
+    for mode, told, tokens in (("mean", 700, 40), ("given", 700, 700), ("given", 9000, 990)):
+        inspect.client.delete(*inspect.client.keys(keys.tpm_prefix(ROOT) + "*"), "none")
+        plan = EstimatePlan(mode=EstimateMode(mode))
+        verdict = await store.reserve(replace(request(default=told, cap=told), estimate=plan))
+        assert isinstance(verdict, Admitted)
+        assert verdict.reserved_tokens == 10 + tokens
+
+
 async def test_full_minutes_are_worked_out_once_a_minute(
     store: RedisReservationStore, inspect: Inspector
 ) -> None:

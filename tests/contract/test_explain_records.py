@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from extproc.cli import main
+from extproc.cli_explain_texts import reservation_lines
 from extproc.core.explain import Asked, ReservationReport
 from extproc.core.policies import (
     ANY,
@@ -22,6 +23,7 @@ from extproc.core.reservations import (
     Outcome,
     Source,
 )
+from extproc.core.usage import Usage
 from extproc.stores import keys
 from extproc.stores.explain_records import explain_reservation
 from extproc.stores.limit_table import LimitTable
@@ -109,6 +111,15 @@ async def test_a_record_says_what_was_taken_and_what_became_of_it(world: World) 
         "trial/rpm": (1, 1),
     }
     assert (await explain("req-1")).reservation_id == "r1"
+
+
+async def test_what_was_used_by_kind_is_told(world: World) -> None:
+    await world.apply(policy(rules=rules(Dimension.RPM, 5)))
+    assert isinstance(await world.ask(rid="r1"), Admitted)
+    usage = Usage(input_tokens=10, output_tokens=9, reasoning_tokens=7)
+    await world.store.settle(replace(settlement("r1", 10, 9), root=ROOT, usage=usage))
+    (report,) = await explain_reservation(world.batcher, world.database, root=ROOT, wanted_id="r1")
+    assert "  of which:    reasoning 7" in list(reservation_lines(report))
 
 
 async def test_the_version_is_that_of_the_admission(world: World) -> None:

@@ -30,7 +30,7 @@ async def test_a_cancel_while_the_place_is_given_back_leaks_nothing(
     """B042, first cause: the cancel that ended the stream aborted the release too."""
     await admit(store, PLACES, rid="r1")
     settler = Settler(store, RecordingTelemetry())
-    metering = Metering(settler, is_stopping=lambda: False)
+    metering = Metering(settler, RecordingTelemetry(), is_stopping=lambda: False)
     messages = answer_messages(handle_of("r1", reserved_tokens=110), [WORD], is_cut=True)
     context: Any = MemoryContext(messages, half_close=False)
     task = asyncio.create_task(metering.process(context))

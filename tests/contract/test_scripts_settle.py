@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 import redis
@@ -14,6 +15,7 @@ from extproc.core.reservations import (
     Source,
     State,
 )
+from extproc.core.usage import Usage
 from extproc.stores import keys
 from extproc.stores.reservation_store import RedisReservationStore
 from tests.support.reservations import ROOT, Inspector, request, settlement
@@ -43,6 +45,21 @@ async def test_settle_replaces_the_reserve_by_the_charge(
     assert inspect.used(minute) == (1, 42)
     assert inspect.open() == 0
     assert inspect.record("r1")["state"] == "SETTLED"
+
+
+async def test_what_was_used_by_kind_stands_in_the_record_that_ended(
+    store: RedisReservationStore, inspect: Inspector, minute: str
+) -> None:
+    """Totals and zeros are not repeated there."""
+    usage = Usage(
+        input_tokens=12, output_tokens=30, cached_input_tokens=9, image_input_tokens=0
+    ).merged(Usage(reasoning_tokens=11, server_tool_calls=2))
+    await store.settle(replace(settlement("r1", 12, 30), usage=usage))
+    told = "cached_input 9, reasoning 11, server_tool_calls 2"
+    assert inspect.record("r1")["parts"] == told
+    worse = replace(settlement("r1", 500, 500), usage=Usage(cached_input_tokens=400))
+    await store.settle(worse)
+    assert inspect.record("r1")["parts"] == told
 
 
 async def test_settling_twice_changes_nothing(

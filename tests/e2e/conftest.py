@@ -12,7 +12,7 @@ from extproc.demo.stack import Stack
 from tests.support import mariadb
 from tests.support.client import StackClient
 
-_SERVICES = tuple(f"e2e-{number}" for number in range(60))
+_SERVICES = tuple(f"e2e-{number}" for number in range(300))
 _free = itertools.count()
 
 
@@ -32,6 +32,29 @@ def shared_stack(
 @pytest.fixture
 def client(shared_stack: Stack) -> Iterator[StackClient]:
     """A client of the shared stack under a service id that no other test uses."""
+    yield from _client(shared_stack)
+
+
+@pytest.fixture(scope="session")
+def sdk_root(shared_stack: Stack) -> Iterator[StackClient]:
+    """The root of all calls in ``tests.support.sdk_calls``, whose windows are compared with the
+    provider's journal: nothing else is charged here."""
+    yield from _with_limits(shared_stack)
+
+
+@pytest.fixture(scope="session")
+def loose_root(shared_stack: Stack) -> Iterator[StackClient]:
+    """A root for tests that look at their own reservations only."""
+    yield from _with_limits(shared_stack)
+
+
+def _with_limits(shared_stack: Stack) -> Iterator[StackClient]:
+    for client in _client(shared_stack):
+        client.limit()
+        yield client
+
+
+def _client(shared_stack: Stack) -> Iterator[StackClient]:
     with redis.Redis.from_url(shared_stack.redis_url, decode_responses=True) as connection:
         client = StackClient(shared_stack, _SERVICES[next(_free)], connection)
         yield client

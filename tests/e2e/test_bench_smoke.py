@@ -75,6 +75,26 @@ OVERSHOOT = [
         "decided_seconds",
     )
 ]
+STREAMS = ("openai", "openai_hidden", "openai_gzip", "anthropic", "gemini", "bedrock")
+READING = [
+    *(
+        f"reading.{stream}.{key}"
+        for stream in STREAMS
+        for key in ("bytes_per_chunk", "us_per_chunk", "mb_per_second")
+    ),
+    *(f"reading.{stream}.framer_mb_per_second" for stream in STREAMS if "gzip" not in stream),
+    "reading.request_bytes",
+    "reading.request_cold_us",
+    "reading.request_warm_us",
+]
+LARGE = [
+    *(f"large.without_{rank}_ms" for rank in ("p50", "p99")),
+    *(
+        f"large.{kind}.{key}"
+        for kind in ("one_text", "many_messages")
+        for key in ("p50_ms", "p99_ms", "p99_ratio", "own_p50_ms")
+    ),
+]
 BURST = 100
 
 
@@ -88,7 +108,7 @@ def test_the_benchmark_measures_everything(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     values = json.loads(output.read_text())
     keys = {f"{name}_{key}" for name, keys in PER_SYSTEM.items() for key in keys}
-    assert values.keys() == keys | set(OTHERS) | set(OVERSHOOT)
+    assert values.keys() == keys | set(OTHERS) | {*OVERSHOOT, *READING, *LARGE}
     assert all(value is not None for value in values.values())
     assert values["wrong_answers"] == 0
     assert values["answers"] > 0
@@ -103,6 +123,13 @@ def test_the_benchmark_measures_everything(tmp_path: Path) -> None:
         assert sent == values[f"overshoot.{run}.sent"] == BURST
         # For each of them the terminal has a number of its own.
         assert f"{values[f'overshoot.{run}.used_tokens']:,}" in done.stdout
+    assert all(values[key] > 0 for key in (*READING, *LARGE))
+    assert values["reading.request_bytes"] == 3072
+    for kind in ("one_text", "many_messages"):
+        ratio = values[f"large.{kind}.p99_ms"] / values["large.without_p99_ms"]
+        assert values[f"large.{kind}.p99_ratio"] == ratio
+        # A megabyte was really read: the large ones take longer than the small ones beside them.
+        assert values[f"large.{kind}.own_p50_ms"] > values["large.without_p50_ms"]
     for run in ("strict", "strict_at_cap"):
         assert values[f"overshoot.{run}.overshoot_requests"] == 0
         assert values[f"overshoot.{run}.overshoot_tokens"] == 0

@@ -6,7 +6,7 @@ import signal
 import time
 
 from extproc.demo.stack import Stack, demo_key, http_get
-from tests.support.client import CHAT, StackClient
+from tests.support.client import CHAT, StackClient, eventually
 
 PROVIDERS_OWN = "x-envoy-upstream-service-time"
 ADMISSION = "http.llm.ext_proc.tokenweir_admission"
@@ -24,6 +24,42 @@ def test_our_429_and_400_are_told_from_the_providers(client: StackClient) -> Non
         error = client.post({**CHAT, "max_tokens": 9}, path=path).json["error"]
         assert f"for service {client.service} " in error["message"]
         assert ("code" in error) is (path == "/v1/chat/completions")
+
+
+def test_the_providers_429_is_counted_as_its_own_and_told_with_its_advice(
+    client: StackClient,
+) -> None:
+    client.limit(rpm=1)
+
+    def counted() -> float:
+        labels = {"provider": "anthropic", "code": "rate_limited"}
+        return client.metric("tokenweir_provider_errors_total", **labels)
+
+    before = counted()
+    body = {**CHAT, "max_tokens": 9}
+    theirs = client.post(body, path="/v1/messages", fake="status=429;retry_after=7")
+    ours = client.post(body, path="/v1/messages")
+    assert [theirs.status, ours.status] == [429, 429]
+    assert theirs.headers["retry-after"] == "7"
+    assert theirs.json["type"] == "error"
+    eventually(lambda: counted() > before)
+    assert counted() == before + 1
+    (record,) = client.settled(1)
+    assert (record["state"], record["charged"]) == ("RELEASED", "0")
+
+
+def test_usage_is_shown_by_kind(client: StackClient) -> None:
+    client.limit()
+
+    def counted(kind: str) -> float:
+        labels = {"wire_format": "openai_chat", "kind": kind}
+        return client.metric("tokenweir_usage_tokens_total", **labels)
+
+    before = counted("cached_input")
+    assert client.post(fake="cached=3").status == 200
+    (record,) = client.settled(1)
+    assert record["parts"] == "cached_input 3"
+    eventually(lambda: counted("cached_input") == before + 3)
 
 
 def test_envoys_own_refusals_are_plain_text(client: StackClient) -> None:

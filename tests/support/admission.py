@@ -12,7 +12,8 @@ from extproc.core.estimates import EstimateMode, EstimatePlan
 from extproc.core.learned_factors import LearnedFactors
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
-from extproc.envoy_io.admission import Admission, AdmissionPolicy
+from extproc.envoy_io.admission import Admission
+from extproc.envoy_io.admission_policy import AdmissionPolicy
 from extproc.envoy_io.identity import FromHeader
 from extproc.stores.views import Views
 from tests.support.fakes import ListedLimits, RecordingStore, RecordingTelemetry

@@ -40,6 +40,8 @@ class Server:
     meters: bool = True
     asked: list[dict[str, Any]] = field(default_factory=list)
     metered: list[str] = field(default_factory=list)
+    # Headers of the last answer, as metering saw them.
+    seen_headers: dict[str, str] = field(default_factory=dict)
     endings: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
 
     def attribute(self, name: str) -> Any:
@@ -71,6 +73,9 @@ class Server:
                 return
             kind = message.WhichOneof("request")
             self.metered.append(kind)
+            if kind == "response_headers":
+                listed = message.response_headers.headers.headers
+                self.seen_headers = {each.key: each.raw_value.decode() for each in listed}
             reply = ext_proc.ProcessingResponse()
             getattr(reply, kind).SetInParent()
             if ended := getattr(getattr(message, kind), "end_of_stream", True):
@@ -103,18 +108,25 @@ class Server:
 
 
 class Provider:
-    """Keeps the headers of each request; answers JSON, or a stream when asked, or 503."""
+    """Keeps the headers of each request; answers JSON, or a stream when asked, or 503; takes
+    sockets."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, str]] = []
+        self.headers: dict[str, str] = {}
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         self.requests.append({name.lower(): value for name, value in request.headers.items()})
+        if request.headers.get("upgrade") == "websocket":
+            socket = web.WebSocketResponse()
+            await socket.prepare(request)
+            await socket.close()
+            return socket
         if b"fail" in body:
             return web.Response(status=503)
         if b"stream" not in body:
-            return web.json_response({"ok": True})
+            return web.json_response({"ok": True}, headers=self.headers)
         answer = web.StreamResponse()
         await answer.prepare(request)
         for number in range(3):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.ports import LimitLookup, OpenReservation
+from extproc.core.provider_errors import ProviderError, Room
 from extproc.core.reservations import (
     Admitted,
     Outcome,
@@ -111,6 +112,8 @@ class RecordingTelemetry:
     """Keeps a line for every call."""
 
     lines: list[str] = field(default_factory=list)
+    provider_errors: list[ProviderError] = field(default_factory=list)
+    rooms: list[tuple[str, str, Room]] = field(default_factory=list)
 
     def admitted(self, verdict: Admitted, *, seconds: float) -> None:
         self.lines.append(f"admitted {verdict.root}")
@@ -123,6 +126,9 @@ class RecordingTelemetry:
 
     def unmetered(self, reason: str, *, allowed: bool) -> None:
         self.lines.append(f"unmetered {reason} {'allowed' if allowed else 'refused'}")
+
+    def unknown_model(self, *, allowed: bool) -> None:
+        self.lines.append(f"unknown_model {'allowed' if allowed else 'refused'}")
 
     def failed_open(self, reason: str) -> None:
         self.lines.append(f"failed_open {reason}")
@@ -138,6 +144,12 @@ class RecordingTelemetry:
 
     def ended(self, outcome: Outcome | str) -> None:
         self.lines.append(f"ended {outcome}")
+
+    def provider_failed(self, error: ProviderError) -> None:
+        self.provider_errors.append(error)
+
+    def provider_room(self, provider: str, model: str, room: Room) -> None:
+        self.rooms.append((provider, model, room))
 
     def renewed(self, result: str) -> None:
         self.lines.append(f"renewed {result}")

@@ -53,7 +53,7 @@ class Gateway:
     ) -> None:
         self.telemetry = RecordingTelemetry()
         self.settler = Settler(store, self.telemetry)
-        self.metering = Metering(self.settler, is_stopping=lambda: False)
+        self.metering = Metering(self.settler, self.telemetry, is_stopping=lambda: False)
         limits = ListedLimits()
         self._executor = ThreadPoolExecutor(1)
         self._admission = Admission(
@@ -101,6 +101,16 @@ class Gateway:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        await self.flush()
+
+    async def refuse(self, handle: Handle, status: int) -> None:
+        """The provider answers with an error status."""
+        first = answer_messages(handle, [])[0]
+        first.response_headers.headers.headers[0].raw_value = str(status).encode()
+        fields = first.attributes["envoy.filters.http.ext_proc"].fields
+        fields["response.code_details"].string_value = "via_upstream"
+        context: Any = MemoryContext([first])
+        await self.metering.process(context)
         await self.flush()
 
     async def flush(self) -> None:

@@ -92,7 +92,7 @@ async def test_redis_away_passes_and_is_counted_when_open() -> None:
     bench = Bench(store=RecordingStore(verdicts=[lost]), policy=policy)
     reply = await bench.ask(message())
     assert reply.WhichOneof("response") == "request_body"
-    assert not reply.HasField("dynamic_metadata")
+    assert fields_of(reply) == {"unm": "failed_open"}
     assert bench.telemetry.lines == ["failed_open redis"]
 
 

@@ -22,7 +22,15 @@ from extproc.core.reservations import (
 from extproc.core.subjects import Subject, read_subject
 from extproc.envoy_io.attributes import read_request
 from extproc.envoy_io.identity import FromHeader, FromMetadata
-from tests.support.admission import ANTHROPIC, CHAT, POLICY, Bench, headers_of, message
+from tests.support.admission import (
+    ANTHROPIC,
+    CHAT,
+    POLICY,
+    Bench,
+    fields_of,
+    headers_of,
+    message,
+)
 from tests.support.fakes import ListedLimits, RecordingStore
 
 
@@ -115,6 +123,28 @@ async def test_over_the_limit_is_429_with_headers_and_names_the_limit() -> None:
     assert bench.telemetry.lines == ["rejected tpm"]
 
 
+async def test_a_refusal_of_bedrock_names_its_exception_in_a_header() -> None:
+    path = "/model/amazon.nova-lite-v1:0/converse"
+    view = WindowView(limit=1, remaining=0, reset_ms=9_000)
+    verdict = Rejected(
+        root="svc",
+        refused_by="rpm",
+        requested_tokens=80,
+        requests=view,
+        tokens=view,
+        retry_after_ms=9_000,
+    )
+    down = StoreUnavailableError("redis", "refused", transient=True)
+    for bench, body, name in (
+        (Bench(store=RecordingStore(verdicts=[verdict])), {}, "ThrottlingException"),
+        (Bench(), {"messages": 3}, "ValidationException"),
+        (Bench(store=RecordingStore(verdicts=[down])), {}, "ServiceUnavailableException"),
+    ):
+        reply = await bench.ask(message({"messages": []} | body, path=path))
+        assert headers_of(reply)["x-amzn-errortype"] == name
+        assert json.loads(reply.immediate_response.body)["__type"] == name
+
+
 @pytest.mark.parametrize("is_simple", [True, False])
 async def test_the_log_of_a_refusal_names_the_limit_that_refused_and_who_it_was(
     is_simple: bool, caplog: pytest.LogCaptureFixture
@@ -193,6 +223,7 @@ async def test_an_unknown_path_follows_the_setting_and_is_counted(allowed: bool,
     assert bench.telemetry.lines[0] == f"unmetered unknown_path {word}"
     kind = "request_body" if allowed else "immediate_response"
     assert reply.WhichOneof("response") == kind
+    assert fields_of(reply) == ({"unm": "unknown_path"} if allowed else {})
     assert bench.store.reserved == []
 
 

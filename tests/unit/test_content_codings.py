@@ -219,3 +219,32 @@ def test_only_gzip_is_written_again(coding: str) -> None:
     assert (caught.value.status, caught.value.param) == (415, "max_completion_tokens")
     assert facts(body | {"max_tokens": 7}, coding, cap=20).output_cap_tokens == 7
     assert facts(body, "gzip", cap=20).new_body is not None
+
+
+@pytest.mark.parametrize("behind", [b"\r", b"\0" * 40, b"\x1f\x8b\x07junk", b"\x28\xb5junk"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stands_behind_the_end_counts_alike_however_it_is_cut(
+    kind: Compression, behind: bytes
+) -> None:
+    """Garbage spoils nothing, except behind brotli, whose library then gives nothing at all."""
+    packed = pack(ANSWER, KINDS[kind]) + behind
+    for chunks in ([packed], [packed[i : i + 1] for i in range(len(packed))]):
+        assert inflate(kind, chunks).broken is (kind == "br")
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_another_member_that_breaks_is_lost_however_it_is_cut(kind: Compression) -> None:
+    second = bytearray(pack(ANSWER, kind))
+    second[3 if kind == "gzip" else 4] = 0xFF  # flags that do not exist
+    packed = pack(ANSWER, kind) + bytes(second)
+    for chunks in ([packed], [packed[i : i + 1] for i in range(len(packed))]):
+        inflater = inflate(kind, chunks)
+        assert inflater.broken
+        assert not inflater.finished
+
+
+def test_the_begin_of_a_member_alone_is_padding() -> None:
+    packed = pack(ANSWER, "gzip")
+    inflater = inflate("gzip", [packed, b"\x1f", b"\x8b"])
+    assert inflater.finished
+    assert inflater.feed(packed[2:]) == ANSWER

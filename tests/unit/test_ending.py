@@ -8,7 +8,7 @@ from envoy.data.accesslog.v3.accesslog_pb2 import AccessLogType, HTTPAccessLogEn
 from envoy.service.accesslog.v3 import als_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
-from extproc.core.handles import Handle
+from extproc.core.handles import UNMETERED_KEY, Handle
 from extproc.core.renewals import Renewals
 from extproc.core.reservations import Knowledge, Outcome, State
 from extproc.core.settler import Settler
@@ -208,6 +208,60 @@ async def test_other_entries_without_our_handle_are_ignored(made: HTTPAccessLogE
     await recorder.log(made)
     assert recorder.store.settled == []
     assert recorder.store.released == []
+
+
+def unmarked(
+    *flags: str, code: int = 200, called: bool = True, body: int = 0, details: str = ""
+) -> HTTPAccessLogEntry:
+    made = entry(*flags, code=code, called=called, answered=called, handle=None)
+    made.request.request_body_bytes = body
+    made.response.response_code_details = details
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        (unmarked(), "no_body allowed"),
+        (unmarked(body=2), "not_asked allowed"),
+        (unmarked(code=500, body=2), "not_asked allowed"),
+        (unmarked(code=101), "upgrade allowed"),
+        (unmarked(code=403, called=False, details="upgrade_failed"), "upgrade refused"),
+        (unmarked("no_route_found", code=404, called=False), "not_routed refused"),
+    ],
+)
+async def test_what_admission_never_saw_is_counted_by_its_reason(
+    made: HTTPAccessLogEntry, line: str
+) -> None:
+    recorder = Recorder()
+    await recorder.log(made)
+    assert recorder.telemetry.lines == [f"unmetered {line}"]
+    assert not recorder.store.settled + recorder.store.released
+
+
+def marked(made: HTTPAccessLogEntry) -> HTTPAccessLogEntry:
+    """As admission marks what it lets through without a reservation."""
+    struct = made.common_properties.metadata.filter_metadata["llm"]
+    fill_struct(struct, {UNMETERED_KEY: "unknown_path"})
+    return made
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        marked(unmarked(body=2)),
+        unmarked(code=403, called=False, details="tokenweir_unmetered_request"),
+        unmarked(code=301, called=False),
+        unmarked(code=403, called=False, details="rbac_access_denied"),
+    ],
+)
+async def test_what_is_counted_already_or_went_nowhere_is_not_counted(
+    made: HTTPAccessLogEntry,
+) -> None:
+    recorder = Recorder()
+    await recorder.log(made)
+    assert recorder.telemetry.lines == []
+    assert not recorder.store.settled + recorder.store.released
 
 
 def periodic(**given: Any) -> HTTPAccessLogEntry:

@@ -12,7 +12,7 @@ import pytest
 
 from extproc.core.errors import RequestError
 from extproc.providers.counting import MOST_VALUES
-from extproc.providers.json_input import MAX_CONTAINERS
+from extproc.providers.json_input import MAX_CONTAINERS, MAX_VALUES
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts
 from extproc.providers.tokens import ENCODING_NAMES, TiktokenCounter, count_tokens, warm_up
@@ -121,6 +121,10 @@ def test_what_is_long_but_no_trick_is_counted() -> None:
     assert read(body.encode()).input_tokens > 10_000
     ids = json.dumps({"model": "m", "input": [1] * (MOST_VALUES * 2)}).encode()
     assert read(ids, "/v1/embeddings").input_tokens == MOST_VALUES * 2
+    commas = json.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "," * MAX_VALUES * 2}]}
+    )
+    assert read(commas.encode()).input_tokens > 10_000
     part = {"type": "text", "text": "x"}
     messages = [{"role": "user", "content": [part] * 4}] * (MOST_VALUES // 30)
     body = json.dumps({"model": "gpt-4o", "messages": messages})

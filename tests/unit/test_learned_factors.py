@@ -162,7 +162,7 @@ async def test_metering_learns_from_complete_answers_with_usage(
 ) -> None:
     learned = LearnedFactors()
     bench = MeteringBench()
-    metering = Metering(bench.settler, is_stopping=lambda: False, learned=learned)
+    metering = Metering(bench.settler, bench.telemetry, is_stopping=lambda: False, learned=learned)
     handle = replace(HANDLE, input_tokens=1000, learned_permille=1000)
     data = json.dumps({**ANSWER, "usage": usage}).encode()
     start = headers(status, content_type="application/json", handle=handle)
@@ -177,7 +177,7 @@ async def test_metering_learns_from_complete_answers_with_usage(
 async def test_an_answer_that_was_cut_teaches_nothing() -> None:
     learned = LearnedFactors()
     bench = MeteringBench()
-    metering = Metering(bench.settler, is_stopping=lambda: False, learned=learned)
+    metering = Metering(bench.settler, bench.telemetry, is_stopping=lambda: False, learned=learned)
     handle = replace(HANDLE, input_tokens=1000, learned_permille=1000)
     event = b'data: {"choices":[],"usage":{"prompt_tokens":1500,"completion_tokens":1}}\n\n'
     context: Any = MemoryContext([headers(handle=handle), body(event)])

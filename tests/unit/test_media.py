@@ -3,8 +3,10 @@
 import base64
 import json
 import random
+import re
 import struct
 import time
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -14,6 +16,10 @@ from extproc.providers.media_rules import image_rule
 from extproc.providers.media_sizes import base64_start, image_size, wav_seconds
 from extproc.providers.registry import read_request
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
+
+_FILES = files("extproc.providers")
+RULES: dict[str, Any] = json.loads(_FILES.joinpath("media_rules.json").read_text("utf-8"))
+FACTORS: dict[str, Any] = json.loads(_FILES.joinpath("input_factors.json").read_text("utf-8"))
 
 
 def png(width: int, height: int, *, filling: int = 0) -> bytes:
@@ -196,12 +202,24 @@ def test_every_shape_of_picture_has_a_finite_positive_cost() -> None:
     sizes = [(1, 1), (1, 100_000), (100_000, 1), (100_000, 100_000), (31, 33), (769, 1)]
     details: tuple[object, ...] = (None, "low", "high", "original", 7, {})
     models = ("gpt-4o", "gpt-4.1-mini", "gpt-5.6", "claude-opus-4-8", "gemini-2.5-pro", "x")
-    for provider in ("openai", "anthropic", "gemini"):
-        for model in models:
-            for size in sizes:
+    more = ("amazon.nova-pro-v1:0", "command-a-vision", "embed-v4.0", "qwen2.5vl", "gemma3")
+    for provider in RULES:
+        for model in (*models, *more):
+            for size in (*sizes, None):
                 for detail in details:
                     tokens = image_rule(provider, model).cost(size, detail)
                     assert 1 <= tokens < 10_000_000, (provider, model, size)
+
+
+@pytest.mark.parametrize("table", [RULES, FACTORS], ids=["media_rules", "input_factors"])
+def test_every_rule_has_a_date_and_a_note_and_every_model_a_rule(table: dict[str, Any]) -> None:
+    for provider, rules in table.items():
+        assert re.fullmatch(r"20\d\d-\d\d", rules["as_of"]), provider
+        assert len(rules["notes"]) > 40, provider
+        assert all(source.startswith("https://") for source in rules["sources"]), provider
+        assert rules["rules"][-1]["models"] == "", provider
+        for rule in rules["rules"]:
+            re.compile(rule["models"])
 
 
 def read(path: str, body: dict[str, Any]) -> RequestFacts:
@@ -275,7 +293,7 @@ def test_what_a_subclass_counts_inside_a_message_is_of_that_message_once() -> No
                 return self.content(part["tool"]) + self.json({"a": 1}) + self.text("more")
             return super()._part(part)
 
-    counter = Blocks("o200k_base", image_tokens=0)
+    counter = Blocks("o200k_base")
     total = counter.message({"content": [{"tool": "some words"}]}) + counter.json([1])
     assert sum(counter.parts.values()) == total
     assert set(counter.parts) == {"messages", "tools"}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from extproc.core.known_models import KnownModels
 from extproc.core.price_list import FREE, Price, PriceList
 
 
@@ -40,3 +41,21 @@ def test_the_first_glob_that_matches_counts_and_then_regardless_of_case(
 def test_a_model_without_a_price_is_not_free() -> None:
     assert PriceList().of("gpt-4o") is None
     assert (FREE.input_micros, FREE.output_micros) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("prices", "globs", "model", "known"),
+    [
+        ((), (), "anything", True),  # nothing is defined
+        (("gpt-4o*",), (), "gpt-4o-mini", True),
+        (("gpt-4o*",), (), "gpt-5", False),
+        (("gpt-4o*",), ("gpt-5*",), "GPT-5", True),
+        ((), ("claude-*",), "gpt-5", False),
+        ((), ("claude-*",), "", False),
+    ],
+)
+def test_a_model_is_known_by_a_price_or_a_name(
+    prices: tuple[str, ...], globs: tuple[str, ...], model: str, known: bool
+) -> None:
+    listed = PriceList(tuple(price(glob, 1) for glob in prices))
+    assert KnownModels(listed, globs).has(model) is known

@@ -58,7 +58,9 @@ class Bench:
         telemetry = RecordingTelemetry()
         self.settler = Settler(self.store, telemetry)
         metered = Metered()
-        self.metering = Metering(self.settler, is_stopping=lambda: False, metered=metered)
+        self.metering = Metering(
+            self.settler, telemetry, is_stopping=lambda: False, metered=metered
+        )
         self.ending = Ending(
             self.settler,
             Renewals(self.store, telemetry, deadline_ms=1000),

@@ -224,14 +224,20 @@ def test_explicit_zero_without_any_output_is_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    "number", ["-1", "1e999", "9007199254740993", "9" * 5000, '"12"', "true", "NaN", "{}"]
+    ("number", "expected"),
+    [
+        *((number, Usage()) for number in ("-1", "1e999", "9007199254740993", "9" * 5000, "NaN")),
+        *((number, Usage(input_tokens=7)) for number in ('"12"', "true", "{}", "null")),
+    ],
 )
-def test_a_number_that_cannot_be_is_not_reported_and_costs_nothing_else(number: str) -> None:
+def test_a_number_that_cannot_be_makes_the_report_unknown_and_costs_nothing_else(
+    number: str, expected: Usage
+) -> None:
     usage = f'{{"prompt_tokens":7,"completion_tokens":{number}}}'
     body = f'data: {{"choices":[{{"delta":{{"content":"x"}}}}],"usage":{usage}}}\n\n'
     reader = reader_for()
     run(reader, [body.encode()])
-    assert reader.usage == Usage(input_tokens=7)
+    assert reader.usage == expected
     assert reader.counted_output_tokens() == 1
 
 

@@ -12,8 +12,8 @@ from extproc.providers.bedrock_counting import (
     VIDEO_BY_ADDRESS,
     VIDEO_TOKENS_PER_SECOND,
 )
-from extproc.providers.counting import ANTHROPIC_IMAGE, DOCUMENT
-from extproc.providers.errors_shape import error_body
+from extproc.providers.counting import DOCUMENT
+from extproc.providers.errors_shape import error_body, error_headers
 from extproc.providers.registry import provider_of, read_request, route_at, wire_format_of
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.tokens import count_tokens
@@ -111,6 +111,7 @@ def test_a_model_with_the_name_of_a_segment_is_a_model() -> None:
             Unmetered("bedrock_bidirectional", "bedrock_bidirectional"),
         ),
         ("/async-invoke", Unmetered("bedrock_async_invoke", "bedrock_async_invoke")),
+        ("/guardrail/abc/version/1/apply", Unmetered("bedrock_guardrail", "bedrock_guardrail")),
         ("/model/count-tokens", Unmetered("unknown_path")),
         ("/x/async-invoke", Unmetered("unknown_path")),
     ],
@@ -144,8 +145,8 @@ def test_text_system_tools_and_thoughts_count() -> None:
 def test_media_count_flat_and_their_base64_never_as_text() -> None:
     source = {"bytes": BLOB}
     by_address = {"s3Location": {"uri": "s3://bucket/" + "key" * 100}}
-    assert cost({"image": {"format": "png", "source": source}}) == ANTHROPIC_IMAGE
-    assert cost({"image": {"format": "png", "source": by_address}}) == ANTHROPIC_IMAGE
+    assert cost({"image": {"format": "png", "source": source}}) == 1568
+    assert cost({"image": {"format": "png", "source": by_address}}) == 1568
     name = count_tokens("report")
     document: dict[str, Any] = {"format": "pdf", "name": "report", "source": source}
     assert cost({"document": document}) == DOCUMENT + name
@@ -265,7 +266,7 @@ def test_each_familys_text_is_counted_its_cap_read_and_written(
     facts = read(body, model=model, action="invoke")
     scale = facts.factor_percent
     assert count_tokens(TEXT) * scale // 100 <= facts.input_tokens
-    pictures = ANTHROPIC_IMAGE if "images" in body else 0
+    pictures = 1568 if "images" in body else 0
     assert facts.input_tokens <= (count_tokens(TEXT) + pictures + 8) * scale // 100 + 1
     assert facts.output_cap_tokens is None
     assert read(body | nested(path, 44), model=model, action="invoke").output_cap_tokens == 44
@@ -340,10 +341,16 @@ def test_errors_are_aws_exceptions(status: int, word: str) -> None:
     for path in (f"/model/{CLAUDE}/converse", f"/model/{CLAUDE}/count-tokens", "bedrock_invoke"):
         raw = error_body(path, status=status, code="x", message="slow down", param="n")
         assert json.loads(raw) == {"__type": word, "message": "slow down"}
+        assert error_headers(path, status=status) == {"x-amzn-errortype": word}
+    assert error_headers("/v1/chat/completions", status=status) == {}
 
 
 def test_every_route_of_bedrock_answers_in_its_shape() -> None:
-    for path in ("/async-invoke", f"/model/{CLAUDE}/invoke-with-bidirectional-stream"):
+    for path in (
+        "/async-invoke",
+        "/guardrail/abc/version/1/apply",
+        f"/model/{CLAUDE}/invoke-with-bidirectional-stream",
+    ):
         route = route_at(path)
         assert route is not None
         assert route.provider == "bedrock"

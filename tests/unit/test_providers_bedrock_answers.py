@@ -37,6 +37,40 @@ def reader_of(body: bytes | dict[str, Any], name: str, *, labelled: bool = True)
     return readers[0]
 
 
+def usage_with_headers(name: str, body: bytes, **counts: str) -> Usage:
+    """What an answer reports. ``counts`` are AWS's: input, output."""
+    headers = {f"x-amzn-bedrock-{side}-token-count": count for side, count in counts.items()}
+    reader = answer_reader(
+        name,
+        content_type="application/json",
+        content_encoding=None,
+        hides_usage=False,
+        encoding="o200k_base",
+        header=lambda name: headers.get(name, ""),
+    )
+    reader.feed(body, end=True)
+    return reader.usage
+
+
+def test_awss_headers_fill_what_the_body_of_invoke_model_does_not_tell() -> None:
+    said = b'{"outputs": [{"text": "Hello"}]}'
+    told = Usage(input_tokens=9, output_tokens=4)
+    assert usage_with_headers("bedrock_invoke", said, input="9", output="4") == told
+    own = b'{"generation": "Hello", "prompt_token_count": 7, "generation_token_count": 2}'
+    assert usage_with_headers("bedrock_invoke", own, input="9", output="4") == Usage(
+        input_tokens=7, output_tokens=2
+    )
+    vectors = b'{"embeddings": [[0.5]], "response_type": "embeddings_floats"}'
+    assert usage_with_headers("bedrock_embeddings", vectors, input="9", output="0") == Usage(
+        input_tokens=9, output_tokens=0
+    )
+    for wrong in ("", "-9", "9.5", "0", "9" * 17, "nine"):
+        usage = usage_with_headers("bedrock_invoke", said, input=wrong, output=wrong)
+        assert usage == Usage()
+        assert not usage_with_headers("bedrock_embeddings", vectors, input=wrong).is_known
+    assert usage_with_headers("bedrock_converse", b"{}", input="9", output="4") == Usage()
+
+
 def facts_of(reader: AnswerReader) -> tuple[object, ...]:
     counted = reader.counted_output_tokens()
     return (reader.usage, counted, reader.saw_output, reader.error, reader.unread, reader.complete)

@@ -57,8 +57,21 @@ def test_anthropic_shape_has_its_own_words(status: int, word: str) -> None:
 )
 def test_gemini_shape(status: int, word: str) -> None:
     expected = {"error": {"code": status, "message": "slow down", "status": word}}
-    for shape in ("gemini", "/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse"):
+    for shape in (
+        "gemini",
+        "/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse",
+        "/v1beta/models/gemini-2.5-pro:generateAnswer",
+        "/upload/v1/files?uploadType=resumable",
+        "/v1beta1/projects/p/locations/l/tuningJobs",
+    ):
         assert body(shape, status) == expected
+    assert body("/v1beta/openai/files", status) != expected
+
+
+def test_ollamas_shape_holds_for_what_is_not_metered() -> None:
+    for shape in ("/api/chat", "/api/show", "/api/pull"):
+        assert body(shape) == {"error": "slow down"}
+    assert body("/api/keys") != {"error": "slow down"}
 
 
 def test_any_text_gives_valid_json() -> None:

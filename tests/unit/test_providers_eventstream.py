@@ -178,7 +178,10 @@ def test_exceptions_and_errors_are_errors_by_name() -> None:
         b"", {":message-type": "error", ":error-code": "500", ":error-message": "broken"}
     )
     found, framer = read([thrown + error])
-    assert named(found) == [("error", {"message": "slow down"}), ("error", {})]
+    assert named(found) == [
+        ("error", {"__type": "throttlingException", "message": "slow down"}),
+        ("error", {"__type": "500"}),
+    ]
     assert not framer.truncated
 
 

@@ -76,7 +76,8 @@ def read_at(path: str, host: str = "") -> RequestFacts | Unmetered:
 
 def test_a_package_brings_its_own_format_and_is_asked_first(install: Install) -> None:
     install("acme_formats", OWN)
-    assert read_at("/generate", "llm.example") == Unmetered("unknown_path")
+    known = "server_generate"
+    assert read_at("/generate", "llm.example") == Unmetered(known, wire_format=known)
     load_extensions()
     facts = read_at("/generate", "LLM.example:443")
     assert isinstance(facts, RequestFacts)
@@ -123,6 +124,7 @@ def test_every_format_names_itself_in_its_facts() -> None:
         "messages": [],
         "input": "x",
         "query": "x",
+        "questions": [],
         "documents": ["y"],
         "url": "https://x",
     }
@@ -173,9 +175,12 @@ def test_long_paths_are_looked_up_but_not_kept() -> None:
         ("/v1/messages/count_tokens", "anthropic_count_tokens", True),
         ("/v1/messages/batches", "anthropic_batches", False),
         ("/v1/batches", "openai_batches", False),
+        ("/v1/responses/input_tokens", "openai_input_tokens", True),
+        ("/openai/v1/responses/input_tokens?api-version=1", "openai_input_tokens", True),
+        ("/v1/input_tokens", "unknown_path", False),
         ("/v1/realtime/client_secrets", "openai_realtime", False),
         ("/v1/realtime/calls", "openai_realtime", False),
-        ("/v1/files", "unknown_path", False),
+        ("/v1/nowhere", "unknown_path", False),
     ],
 )
 def test_known_paths_that_are_not_metered(path: str, reason: str, is_free: bool) -> None:

@@ -91,7 +91,7 @@ def totals(usage: Usage) -> tuple[int | None, int | None, int | None]:
         ({"prompt": 100, "total": 100}, (100, None, None)),
         ({"prompt": 100, "candidates": 0}, (100, None, None)),
         ({"prompt": 100, "thoughts": 50, "total": 150}, (100, None, 50)),
-        ({"prompt": -1, "candidates": 30}, (None, 30, None)),
+        ({"prompt": -1, "candidates": 30}, (None, None, None)),
     ],
 )
 def test_rules_of_the_totals(

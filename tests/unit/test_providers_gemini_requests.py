@@ -91,15 +91,15 @@ def test_paths(path: str, name: str, provider: str) -> None:
     ("path", "name", "is_free"),
     [
         ("/v1beta/models/m:countTokens", "gemini_count_tokens", True),
-        (PROJECT + "/publishers/google/models/m:countTokens", "gemini_count_tokens", True),
-        (PROJECT + "/publishers/google/models/m:computeTokens", "gemini_count_tokens", True),
+        (PROJECT + "/publishers/google/models/m:countTokens", "vertex_count_tokens", True),
+        (PROJECT + "/publishers/google/models/m:computeTokens", "vertex_count_tokens", True),
         (
             PROJECT + "/publishers/anthropic/models/count-tokens:rawPredict",
             "vertex_anthropic_count_tokens",
             True,
         ),
         ("/v1beta/models/m:batchGenerateContent", "gemini_batches", False),
-        (PROJECT + "/batchPredictionJobs", "gemini_batches", False),
+        (PROJECT + "/batchPredictionJobs", "vertex_batches", False),
         ("/v1beta/cachedContents", "gemini_caches", False),
         ("/v1beta/interactions", "gemini_interactions", False),
         (
@@ -107,10 +107,10 @@ def test_paths(path: str, name: str, provider: str) -> None:
             "gemini_live",
             False,
         ),
-        (PROJECT + "/publishers/google/models/imagen-4:predict", "gemini_predict", False),
+        (PROJECT + "/publishers/google/models/imagen-4:predict", "vertex_predict", False),
         (
             PROJECT + "/publishers/google/models/multimodalembedding:predict",
-            "gemini_predict",
+            "vertex_predict",
             False,
         ),
         ("/v1beta/models/veo-3:predictLongRunning", "gemini_predict", False),
@@ -330,6 +330,8 @@ def test_embeddings_count_their_content_and_title_and_have_no_output() -> None:
     assert (facts.wire_format, facts.model) == ("gemini_embeddings", "gemini-embedding-001")
     assert facts.new_body is None
     assert read(BATCH_EMBED, {"requests": [one, one]}).input_tokens == 2 * tokens
+    configured = {"content": one["content"], "embedContentConfig": {"title": "A title"}}
+    assert read(EMBED, configured).input_tokens == tokens
     assert refused(EMBED, {}) == ("invalid_value", "content")
     assert refused(BATCH_EMBED, {}) == ("invalid_value", "requests")
     assert refused(BATCH_EMBED, {"requests": [one, {}]})[1] == "requests[1].content"

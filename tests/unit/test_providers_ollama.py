@@ -8,7 +8,6 @@ import pytest
 from extproc.core.usage import Usage
 from extproc.providers.answers import AnswerReader
 from extproc.providers.errors_shape import error_body
-from extproc.providers.formats.ollama import OLLAMA_IMAGE
 from extproc.providers.registry import provider_of, read_request
 from extproc.providers.requests import ReadLimits, RequestFacts
 from extproc.providers.tokens import count_tokens
@@ -65,9 +64,9 @@ def test_everything_that_is_read_is_counted() -> None:
 def test_pictures_are_no_text() -> None:
     blob = "iVBORw0KGgo" * 9000
     one = chat_tokens(messages=[HELLO | {"images": [blob, blob]}]) - chat_tokens(messages=[HELLO])
-    assert one == 2 * OLLAMA_IMAGE
+    assert one == 2 * 1601
     body = {"model": "m", "prompt": "", "images": [blob]}
-    assert read(GENERATE, body).input_tokens == OLLAMA_IMAGE
+    assert read(GENERATE, body).input_tokens == 1601
 
 
 @pytest.mark.parametrize(

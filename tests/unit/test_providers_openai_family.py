@@ -8,7 +8,6 @@ import pytest
 
 from extproc.core.usage import Usage
 from extproc.providers.answers import AnswerReader, answer_reader
-from extproc.providers.counting import OPENAI_IMAGE
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts
 from extproc.providers.tokens import count_tokens
@@ -71,7 +70,7 @@ def test_pictures_of_responses_are_no_text() -> None:
     made = {"type": "image_generation_call", "id": "ig_1", "result": blob}
     shot = {"type": "computer_call_output", "output": {"image_url": url}}
     for item in (part, made, shot):
-        assert OPENAI_IMAGE <= responses(input=[item]) - empty <= OPENAI_IMAGE + 5
+        assert 765 <= responses(input=[item]) - empty <= 765 + 5
 
 
 @pytest.mark.parametrize(
@@ -89,6 +88,39 @@ def test_pictures_of_responses_are_no_text() -> None:
 )
 def test_wrong_fields_of_responses_are_named(fields: dict[str, Any], param: str) -> None:
     assert refused(RESPONSES, {"model": "gpt-4o", "input": "x", **fields}).param == param
+
+
+def test_a_stored_prompt_may_bring_the_model() -> None:
+    prompt = {"id": "pmpt_1", "variables": {"city": "Paris"}}
+    facts = read(RESPONSES, {"prompt": prompt})
+    assert (facts.model, facts.hidden_input) == ("pmpt_1", True)
+    assert read(RESPONSES, {"prompt": prompt, "model": "gpt-4o"}).model == "gpt-4o"
+    for wrong in ({"id": ""}, {"id": 1}, {"id": "x" * 300}, {}):
+        assert refused(RESPONSES, {"prompt": wrong}).param == "model"
+
+
+def test_pictures_and_speech_reserve_what_the_request_tells() -> None:
+    assert read(IMAGES, {"prompt": "a river"}).reserves_cap
+    assert read(SPEECH, {"model": "tts-1", "input": "Hi"}).reserves_cap
+    assert not read(RESPONSES, {"model": "gpt-4o", "input": "Hi"}).reserves_cap
+
+
+def test_decisions_count_input_and_questions_and_report_as_responses_do() -> None:
+    question = {"type": "predicate", "name": "wet", "instructions": "It is about water."}
+    body = {"model": "gpt-6-luna", "input": "A river.", "questions": [question]}
+    facts = read("/v1/decisions", body)
+    assert (facts.wire_format, facts.output_cap_tokens) == ("openai_decisions", None)
+    more = read("/v1/decisions", {**body, "questions": [question] * 2})
+    assert more.input_tokens - facts.input_tokens >= count_tokens("It is about water.")
+    assert refused("/v1/decisions", {**body, "questions": {}}).param == "questions"
+    assert refused("/v1/decisions", {**body, "input": 1}).param == "input"
+    report = {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13}
+    value = {"model": "gpt-6-luna", "answers": [{"type": "predicate", "probability": 0.5}]}
+    assert answer("openai_decisions", {**value, "usage": report}).usage == Usage(
+        input_tokens=9, output_tokens=4
+    )
+    assert answer("openai_decisions", value).unread
+    assert answer("openai_decisions", {"error": {"message": "x"}}).error
 
 
 def test_strict_mode_writes_the_cap_of_responses_and_asks_for_no_usage() -> None:
@@ -226,6 +258,54 @@ def test_usage_of_images_is_read_behind_the_picture() -> None:
     assert answer("openai_images", {"data": [{"url": "https://x"}]}).unread
 
 
+def test_pictures_of_a_tool_are_charged_beside_the_models_own_usage() -> None:
+    drawn = {"input_tokens": 50, "output_tokens": 272, "total_tokens": 322}
+    searched = [{"type": kind} for kind in ("web_search_call", "web_search_call", "message")]
+    response = {
+        "status": "completed",
+        "output": [{"type": "image_generation_call"}, *searched],
+        "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
+        "tool_usage": {"image_gen": drawn, "web_search": {"num_requests": 1}},
+    }
+    whole = Usage(
+        input_tokens=59,
+        output_tokens=276,
+        image_output_tokens=272,
+        other_input_tokens=50,
+        server_tool_calls=1,
+    )
+    assert answer("openai_responses", response).usage == whole
+    first = {"type": "response.in_progress", "response": {**response, "status": "in_progress"}}
+    last = {"type": "response.completed", "response": response}
+    assert answer("openai_responses", events(first, last)).usage == whole
+    none = {"image_gen": {"input_tokens": 0, "output_tokens": 0}, "web_search": {"num_requests": 0}}
+    assert answer("openai_responses", {**response, "tool_usage": none}).usage == Usage(
+        input_tokens=9, output_tokens=4
+    )
+    assert not answer("openai_responses", {**response, "usage": None}).usage.is_known
+
+
+def test_the_model_that_writes_a_picture_as_svg_is_charged_beside_it() -> None:
+    body = {
+        "data": [{"b64_json": "x"}],
+        "usage": {"input_tokens": 9, "output_tokens": 272, "total_tokens": 281},
+        "svg_usage": {
+            "model": "m",
+            "input_tokens": 90,
+            "output_tokens": 400,
+            "reasoning_tokens": 100,
+            "total_tokens": 490,
+        },
+    }
+    assert answer("openai_images", body).usage == Usage(
+        input_tokens=99,
+        output_tokens=672,
+        image_output_tokens=272,
+        reasoning_tokens=100,
+        other_input_tokens=90,
+    )
+
+
 def test_speech_is_reserved_by_its_text_and_its_sound_is_not_read() -> None:
     text = "one two three four"
     facts = read(SPEECH, {"model": "gpt-4o-mini-tts", "input": text, "voice": "alloy"})
@@ -281,7 +361,7 @@ def test_moderations_count_their_input() -> None:
     assert read(MODERATIONS, {"input": "one two three"}).input_tokens == 3
     assert read(MODERATIONS, {"input": ["one", "two three"]}).input_tokens == 3
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    assert read(MODERATIONS, {"input": [picture]}).input_tokens == OPENAI_IMAGE
+    assert read(MODERATIONS, {"input": [picture]}).input_tokens == 765
     assert refused(MODERATIONS, {"input": 5}).param == "input"
     reader = answer("openai_moderations", {"id": "modr-1", "results": [{"flagged": False}]})
     assert reader.usage == Usage()

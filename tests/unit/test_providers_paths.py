@@ -77,7 +77,7 @@ def test_paths(path: str, wire_format: str | None) -> None:
 
 def test_an_unknown_path_is_unmetered_unread() -> None:
     unknown = read_request(
-        "/v1/files", b"\xff", content_type=None, content_encoding="br", limits=LIMITS
+        "/v1/nowhere", b"\xff", content_type=None, content_encoding="br", limits=LIMITS
     )
     assert unknown == Unmetered("unknown_path")
 

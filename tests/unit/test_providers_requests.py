@@ -11,8 +11,9 @@ import brotli
 import pytest
 
 from extproc.core.errors import RequestError
-from extproc.providers.anthropic_requests import TOOLS_PROMPT, factor_percent_for
-from extproc.providers.counting import ANTHROPIC_IMAGE, DOCUMENT, OPENAI_IMAGE, OPENAI_IMAGE_LOW
+from extproc.providers.anthropic_requests import TOOLS_PROMPT
+from extproc.providers.counting import DOCUMENT
+from extproc.providers.input_factors import factor_percent
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 from extproc.providers.tokens import count_tokens, warm_up
@@ -113,9 +114,9 @@ def test_media_count_flat_and_their_base64_never_as_text() -> None:
         return read(CHAT, chat(messages=[{"role": "user", "content": [part]}])).input_tokens - base
 
     url = f"data:image/png;base64,{blob}"
-    assert cost({"type": "image_url", "image_url": {"url": url}}) == OPENAI_IMAGE
+    assert cost({"type": "image_url", "image_url": {"url": url}}) == 765
     low: dict[str, Any] = {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
-    assert cost(low) == OPENAI_IMAGE_LOW
+    assert cost(low) == 85
     assert cost({"type": "file", "file": {"file_data": blob}}) == DOCUMENT
     audio: dict[str, Any] = {"type": "input_audio", "input_audio": {"data": blob, "format": "wav"}}
     # A megabyte of 16-bit PCM is at most 64 seconds at 8 kHz, 10 tokens each.
@@ -146,14 +147,28 @@ def test_anthropic_counts_system_tools_results_and_pictures() -> None:
     source = {"type": "base64", "data": "A" * 1_000_000, "media_type": "image/png"}
     picture = [{"role": "user", "content": [{"type": "image", "source": source}]}]
     # The factor is one between tokenizers; a picture is not text.
-    assert cost(messages=picture) == scaled(4) + ANTHROPIC_IMAGE
+    assert cost(messages=picture) == scaled(4) + 1568
 
 
 def test_anthropic_factor_follows_the_model() -> None:
     old = ("claude-sonnet-4-5", "claude-opus-4-20250514", "claude-3-5-haiku-latest", "x")
-    assert [factor_percent_for(model) for model in old] == [115] * 4
-    assert factor_percent_for("anthropic/claude-opus-4.7") == 150
-    assert factor_percent_for("claude-sonnet-5-0") == 150
+    assert [factor_percent("anthropic", model) for model in old] == [115] * 4
+    assert factor_percent("anthropic", "anthropic/claude-opus-4.7") == 150
+    assert factor_percent("anthropic", "claude-sonnet-5") == 150
+    assert factor_percent("bedrock", "us.anthropic.claude-opus-4-8-v1:0") == 150
+    assert factor_percent("bedrock", "arn:aws:bedrock:x:1:application-inference-profile/a") == 115
+    assert factor_percent("bedrock", "openai.gpt-oss-120b-1:0") == 100
+
+
+def test_claude_behind_openais_api_is_scaled_as_claude() -> None:
+    messages = [{"role": "user", "content": "word " * 100}]
+    plain, old, new = (
+        read(CHAT, {"model": model, "messages": messages})
+        for model in ("gpt-4o", "anthropic/claude-sonnet-4.5", "anthropic/claude-opus-4.8")
+    )
+    assert (plain.factor_percent, old.factor_percent, new.factor_percent) == (100, 115, 150)
+    assert old.input_tokens == -(-plain.input_tokens * 115 // 100)
+    assert new.input_tokens == -(-plain.input_tokens * 150 // 100)
 
 
 def test_embeddings_and_completions_take_all_four_kinds_of_input() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from extproc.core.errors import SettingsError
+from extproc.demo.own_settings import child_variables
 from extproc.settings import HeaderSource, MetadataSource, load_settings
 
 
@@ -57,6 +58,10 @@ def _scope(name: str) -> str:
         ("TOKENWEIR_PRICES", "gpt-4o", "TOKENWEIR_PRICES"),
         ("TOKENWEIR_PRICES", _PRICE.replace("2", "true"), "prices.0.output_micros"),
         ("TOKENWEIR_SERVER__METRICS_DIR", "", "server.metrics_dir"),
+        ("TOKENWEIR_ADMISSION__UNKNOWN_MODELS", "refuse", "admission.unknown_models"),
+        ("TOKENWEIR_ADMISSION__UNKNOWN_MODELS", "count", "admission.unknown_models"),
+        ("TOKENWEIR_ADMISSION__KNOWN_MODELS", '[""]', "admission.known_models.0"),
+        ("TOKENWEIR_ADMISSION__KNOWN_MODELS", "gpt", "TOKENWEIR_ADMISSION__KNOWN_MODELS"),
         ("TOKENWEIR_ADMISSION__IDEMPOTENCY_TTL_SECONDS", "899", _TTL),
         *((_HEADER, name, "admission.idempotency_header") for name in _NO_KEYS),
     ],
@@ -181,3 +186,20 @@ def test_a_flag_is_no_number_in_a_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(file)
     assert caught.value.key == "redis.timeout_ms"
+
+
+@pytest.mark.parametrize("where", ["prices", "names"])
+def test_unknown_models_are_refused_once_some_are_known(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setenv("TOKENWEIR_ADMISSION__UNKNOWN_MODELS", "refuse")
+    if where == "prices":
+        monkeypatch.setenv("TOKENWEIR_PRICES", _PRICE)
+    else:
+        monkeypatch.setenv("TOKENWEIR_ADMISSION__KNOWN_MODELS", '["gpt-4o*"]')
+    settings = load_settings()
+    assert settings.admission.unknown_models == "refuse"
+    variables = child_variables(settings)
+    assert variables["TOKENWEIR_ADMISSION__UNKNOWN_MODELS"] == "refuse"
+    if where == "names":
+        assert variables["TOKENWEIR_ADMISSION__KNOWN_MODELS"] == '["gpt-4o*"]'

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from extproc.core.reservations import (
     State,
 )
 from extproc.core.settler import Settler
+from extproc.core.usage import Usage
 from tests.support.fakes import RecordingStore, RecordingTelemetry
 
 AWAY = StoreUnavailableError("redis", "away", transient=True)
@@ -94,3 +96,15 @@ async def test_only_what_is_not_plain_is_logged(caplog: pytest.LogCaptureFixture
     settler.submit(settlement(Outcome.CUT))
     await settler.flush(timeout_seconds=1)
     assert [record.message for record in caplog.records] == ["settlement"]
+
+
+async def test_a_plain_settlement_tells_its_usage_by_kind_at_debug(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="tokenweir.settle")
+    settler = Settler(RecordingStore(), RecordingTelemetry())
+    usage = Usage(input_tokens=9, output_tokens=2, cached_input_tokens=4, reasoning_tokens=0)
+    settler.submit(replace(settlement(), usage=usage))
+    await settler.flush(timeout_seconds=1)
+    (record,) = caplog.records
+    assert vars(record)["usage"] == {"input": 9, "output": 2, "cached_input": 4}

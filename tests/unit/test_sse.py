@@ -1,5 +1,6 @@
 """Server-sent events: framing whatever the cuts, caps, and raw bytes that add up."""
 
+import math
 import random
 
 import pytest
@@ -73,7 +74,7 @@ def test_unreadable_data_is_skipped_and_the_next_event_read() -> None:
 
 
 def test_numbers_too_long_for_python_do_not_cost_the_event() -> None:
-    assert values(b'data: {"a":%s,"b":2}\n\n' % (b"9" * 5000)) == [{"a": None, "b": 2}]
+    assert values(b'data: {"a":%s,"b":2}\n\n' % (b"9" * 5000)) == [{"a": math.inf, "b": 2}]
 
 
 def test_deep_nesting_does_not_escape() -> None:
@@ -107,3 +108,39 @@ def test_what_is_held_never_exceeds_the_cap() -> None:
         assert len(parser._buffer) <= 1000
     assert parser.truncated
     assert [e.value for e in parser.feed(b'\ndata: {"a":1}\n') if e.value] == [{"a": 1}]
+
+
+def test_of_lines_that_are_no_event_together_the_last_object_counts() -> None:
+    assert values(b'data: x\ndata: {"a":1}\ndata: {"b":2}\ndata: {y}\n\n') == [{"b": 2}]
+
+
+def test_only_the_last_lines_are_tried() -> None:
+    found = values(b'data: x\ndata: {"a":1}\n' + b"data: {y}\n" * 255 + b"\n")
+    assert found == [{"a": 1}]
+    assert values(b'data: x\ndata: {"a":1}\n' + b"data: {y}\n" * 256 + b"\n") == []
+
+
+LINES = (
+    *(b'data: {"a":1}', b'data:{"b":[{}]}', b'data: {"c":2} ', b'data: {"d":', b"data: 3}"),
+    *(b"event: name", b"event:name", b"event:" + b"n" * 90, b"event", b"data", b"data: [DONE]"),
+    *(b": hi", b"id: 7", b'data: {"x":"\xff"}', b'data: {"\xc3\xbc":4}\xef\xbb\xbf'),
+    *(b"", b"", b""),
+)
+
+
+@pytest.mark.parametrize("keep_raw", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_read_at_once_is_what_is_read_byte_by_byte(seed: int, *, keep_raw: bool) -> None:
+    """Usual events have a short way; names, ends and raw bytes are those of the long one."""
+    choose = random.Random(seed)
+    for _ in range(40):
+        end = choose.choice([b"\n", b"\r\n", b"\r"])
+        some = [choose.choice(LINES) + choose.choice([end, end, b"\n"]) for _ in range(9)]
+        body = b"".join([b"event: first", end, b'data: {"e":5}', end, end, *some])
+        found = []
+        for chunks in ([body], [bytes([byte]) for byte in body]):
+            parser = SseParser(keep_raw=keep_raw)
+            events = [event for chunk in chunks for event in parser.feed(chunk)]
+            found.append(events + parser.feed(b"", end=True))
+        assert found[0] == found[1]
+        assert found[0][0].name == "first"

@@ -11,26 +11,24 @@ from extproc.providers.formats.cohere_embed import COHERE_EMBED
 from extproc.providers.formats.cohere_rerank import COHERE_RERANK
 from extproc.providers.formats.gemini import (
     GEMINI,
-    GEMINI_BATCHES,
-    GEMINI_CACHES,
-    GEMINI_COUNT_TOKENS,
     GEMINI_EMBEDDINGS,
-    GEMINI_INTERACTIONS,
-    GEMINI_LIVE,
     GEMINI_OPENAI_CHAT,
     GEMINI_OPENAI_EMBEDDINGS,
     GEMINI_OPENAI_IMAGES,
-    GEMINI_PREDICT,
 )
+from extproc.providers.formats.gemini_unmetered import GOOGLE_UNMETERED
+from extproc.providers.formats.mistral import MISTRAL
 from extproc.providers.formats.ollama import OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_GENERATE
 from extproc.providers.formats.openai_audio import OPENAI_SPEECH, OPENAI_TRANSCRIPTION
 from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.formats.openai_completions import OPENAI_COMPLETIONS
+from extproc.providers.formats.openai_decisions import OPENAI_DECISIONS
 from extproc.providers.formats.openai_embeddings import OPENAI_EMBEDDINGS
 from extproc.providers.formats.openai_images import OPENAI_IMAGES
 from extproc.providers.formats.openai_moderations import OPENAI_MODERATIONS
 from extproc.providers.formats.openai_responses import OPENAI_RESPONSES
-from extproc.providers.formats.openai_unmetered import OPENAI_BATCHES, OPENAI_REALTIME
+from extproc.providers.formats.openai_unmetered import OPENAI_UNMETERED
+from extproc.providers.formats.others_unmetered import OTHERS_UNMETERED
 from extproc.providers.formats.rerank import RERANK
 from extproc.providers.formats.vertex import (
     VERTEX_ANTHROPIC,
@@ -61,25 +59,19 @@ _GOOGLE: tuple[Route, ...] = (
     VERTEX_RAW_PREDICT,
     GEMINI,
     GEMINI_EMBEDDINGS,
-    GEMINI_COUNT_TOKENS,
-    GEMINI_BATCHES,
-    GEMINI_CACHES,
-    GEMINI_LIVE,
-    GEMINI_INTERACTIONS,
-    GEMINI_PREDICT,
+    *GOOGLE_UNMETERED,
 )
 BUILT_IN: tuple[Route, ...] = (
     *_GOOGLE_OPENAI,
     OPENAI_CHAT,
     OPENAI_COMPLETIONS,
     OPENAI_RESPONSES,
+    OPENAI_DECISIONS,
     OPENAI_EMBEDDINGS,
     OPENAI_IMAGES,
     OPENAI_TRANSCRIPTION,
     OPENAI_SPEECH,
     OPENAI_MODERATIONS,
-    OPENAI_REALTIME,
-    OPENAI_BATCHES,
     ANTHROPIC_MESSAGES,
     ANTHROPIC_COUNT_TOKENS,
     ANTHROPIC_BATCHES,
@@ -93,4 +85,7 @@ BUILT_IN: tuple[Route, ...] = (
     OLLAMA_CHAT,
     OLLAMA_GENERATE,
     OLLAMA_EMBED,
+    *MISTRAL,
+    *OPENAI_UNMETERED,
+    *OTHERS_UNMETERED,
 )

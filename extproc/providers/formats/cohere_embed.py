@@ -4,12 +4,11 @@ from extproc.providers.cohere_answers import CohereEmbedAnswer
 from extproc.providers.counting import Counter
 from extproc.providers.error_bodies import cohere_error
 from extproc.providers.fields import model_of, wrong
+from extproc.providers.media_rules import image_rule
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import DEFAULT_ENCODING
 from extproc.providers.wire_formats import Target, WireFormat
 
-# Oracle's page on the same models: a picture of 512 x 512 is about 1,610 tokens.
-COHERE_EMBED_IMAGE = 1610
 _V1_MODEL = "embed"
 _INPUTS = ("texts", "images", "inputs")
 
@@ -19,7 +18,8 @@ def read_embed(body: JsonObject, limits: ReadLimits, target: Target) -> RequestF
     both kinds."""
     del limits  # an embedding has neither choices nor a cap
     model = model_of(body, default=_V1_MODEL if target.before == "v1" else None)
-    counter = Counter(DEFAULT_ENCODING, image_tokens=COHERE_EMBED_IMAGE)
+    # Every model here makes vectors, whatever its name says.
+    counter = Counter(DEFAULT_ENCODING, images=image_rule("cohere", "embed"))
     texts, images = _strings(body, "texts"), _strings(body, "images")
     inputs = body.get("inputs")
     if inputs is not None and not isinstance(inputs, list):
@@ -31,11 +31,13 @@ def read_embed(body: JsonObject, limits: ReadLimits, target: Target) -> RequestF
         model=model,
         stream=False,
         input_tokens=sum(counter.text(text) for text in texts)
-        + len(images) * COHERE_EMBED_IMAGE
+        + sum(counter.picture(image) for image in images)
         + counter.content(inputs),
         output_cap_tokens=0,
         choices=1,
         encoding=DEFAULT_ENCODING,
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 

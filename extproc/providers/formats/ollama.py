@@ -1,11 +1,14 @@
 """Ollama's own API: chat, generate, embed (docs/api.md and api/types.go of ollama/ollama)."""
 
+from dataclasses import replace
+
 from extproc.core.errors import RequestError
 from extproc.core.usage import Usage
-from extproc.providers.counting import Counter, compact
+from extproc.providers.counting import Counter, compact, kind_of
 from extproc.providers.error_bodies import ollama_error
 from extproc.providers.fields import flag, model_of, objects, optional_list, optional_object, wrong
-from extproc.providers.json_answer import child, children, name_of, token_number
+from extproc.providers.json_answer import child, children, is_absurd, name_of, token_number
+from extproc.providers.media_rules import image_rule
 from extproc.providers.ndjson import NDJSON
 from extproc.providers.openai_usage import ReportedAnswer
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
@@ -13,8 +16,6 @@ from extproc.providers.sse import SseEvent
 from extproc.providers.tokens import DEFAULT_ENCODING
 from extproc.providers.wire_formats import Target, WireFormat
 
-# Llama 3.2 Vision: (560 / 14)**2 patches and one more. Gemma 3 takes 256, LLaVA 1.5 takes 576.
-OLLAMA_IMAGE = 1601
 # What requests have at their top, as Ollama spells it.
 _SPELLED = """
 model messages prompt input suffix system template context images stream raw format tools think
@@ -28,39 +29,40 @@ _NO_RUN = ("load", "unload")
 
 def read_ollama_chat(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /api/chat``."""
-    counter = Counter(DEFAULT_ENCODING, image_tokens=OLLAMA_IMAGE)
+    model, counter = _counted_by(body)
     messages = [] if body.get("messages") is None else objects(body, "messages")
     input_tokens = counter.json(optional_list(body, "tools"))
     for message in messages:
         rest = {key: value for key, value in message.items() if key not in _APART}
-        input_tokens += counter.message(rest) + _images(message)
-        input_tokens += counter.json(message.get("tool_calls"))
-    return _facts(body, limits, wire_format="ollama_chat", input_tokens=input_tokens)
+        input_tokens += counter.message(rest) + _images(message, counter)
+        input_tokens += counter.json(message.get("tool_calls"), kind_of(message))
+    facts = _facts(body, limits, model=model, input_tokens=input_tokens, counter=counter)
+    return replace(facts, wire_format="ollama_chat")
 
 
 def read_ollama_generate(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /api/generate``. ``context`` are the token ids of what was said before."""
-    counter = Counter(DEFAULT_ENCODING, image_tokens=OLLAMA_IMAGE)
-    input_tokens = _images(body) + len(optional_list(body, "context"))
+    model, counter = _counted_by(body)
+    input_tokens = _images(body, counter)
+    input_tokens += counter.media("token_ids", len(optional_list(body, "context")))
     for name in ("prompt", "suffix", "system", "template"):
         text = body.get(name)
         if text is not None and not isinstance(text, str):
             raise wrong(name, "a string")
-        input_tokens += counter.content(text)
-    return _facts(body, limits, wire_format="ollama_generate", input_tokens=input_tokens)
+        input_tokens += counter.content(text, "system" if name == "system" else "text")
+    facts = _facts(body, limits, model=model, input_tokens=input_tokens, counter=counter)
+    return replace(facts, wire_format="ollama_generate")
 
 
 def read_ollama_embed(body: JsonObject, limits: ReadLimits, target: Target) -> RequestFacts:
     """``POST /api/embed``, and ``/api/embeddings`` as it was before."""
     del limits  # an embedding has neither choices nor a cap
-    _check_spelling(body)
-    model = model_of(body)
+    model, counter = _counted_by(body)
     name = "prompt" if target.lowered[-1] == "embeddings" else "input"
     texts = body.get(name)
     for text in texts if isinstance(texts, list) else [texts]:
         if text is not None and not isinstance(text, str):
             raise wrong(name, "a string" if name == "prompt" else "a string or a list of strings")
-    counter = Counter(DEFAULT_ENCODING, image_tokens=OLLAMA_IMAGE)
     return RequestFacts(
         wire_format="ollama_embed",
         model=model,
@@ -69,16 +71,23 @@ def read_ollama_embed(body: JsonObject, limits: ReadLimits, target: Target) -> R
         output_cap_tokens=0,
         choices=1,
         encoding=DEFAULT_ENCODING,
+        parts=counter.parts,
     )
 
 
-def _facts(
-    body: JsonObject, limits: ReadLimits, *, wire_format: str, input_tokens: int
-) -> RequestFacts:
+def _counted_by(body: JsonObject) -> tuple[str, Counter]:
+    """The model, and what counts by its rules."""
     _check_spelling(body)
+    model = model_of(body)
+    return model, Counter(DEFAULT_ENCODING, images=image_rule("ollama", model))
+
+
+def _facts(
+    body: JsonObject, limits: ReadLimits, *, model: str, input_tokens: int, counter: Counter
+) -> RequestFacts:
     return RequestFacts(
-        wire_format=wire_format,
-        model=model_of(body),
+        wire_format="",
+        model=model,
         # "stream: if false the response will be returned as a single response object".
         stream=body.get("stream") is None or flag(body, "stream"),
         input_tokens=input_tokens,
@@ -86,6 +95,8 @@ def _facts(
         choices=1,
         encoding=DEFAULT_ENCODING,
         cap_path=("options", "num_predict"),
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 
@@ -100,8 +111,8 @@ def _cap(body: JsonObject, limits: ReadLimits) -> int | None:
     return cap if cap > 0 else None
 
 
-def _images(holder: JsonObject) -> int:
-    return len(optional_list(holder, "images")) * OLLAMA_IMAGE
+def _images(holder: JsonObject, counter: Counter) -> int:
+    return sum(counter.picture(image) for image in optional_list(holder, "images"))
 
 
 def _check_spelling(body: JsonObject) -> None:
@@ -146,6 +157,8 @@ class OllamaAnswer(ReportedAnswer):
             self._take_counts(value)
 
     def _take_counts(self, value: JsonObject) -> None:
+        if is_absurd(value, ("prompt_eval_count", "eval_count")):
+            return
         input_tokens = token_number(value.get("prompt_eval_count"))
         output_tokens = token_number(value.get("eval_count"))
         reason = value.get("done_reason")

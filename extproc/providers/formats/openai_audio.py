@@ -55,15 +55,18 @@ def read_transcription(body: JsonObject, limits: ReadLimits, _target: Target) ->
     if prompt is not None and not isinstance(prompt, str):
         raise wrong("prompt", "a string")
     encoding = encoding_for(model)
-    sound = min(seconds * TOKENS_PER_SECOND, limits.max_output_tokens)
+    counter = Counter(encoding)
+    sound = counter.media("audio", min(seconds * TOKENS_PER_SECOND, limits.max_output_tokens))
     return RequestFacts(
         wire_format="openai_transcription",
         model=model,
         stream=flag({"stream": stream}, "stream"),
-        input_tokens=sound + Counter(encoding, image_tokens=0).text(prompt or ""),
+        input_tokens=sound + counter.text(prompt or ""),
         output_cap_tokens=sound,
         choices=1,
         encoding=encoding,
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 
@@ -123,7 +126,7 @@ def read_speech(body: JsonObject, limits: ReadLimits, _target: Target) -> Reques
     if instructions is not None and not isinstance(instructions, str):
         raise wrong("instructions", "a string")
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=0)
+    counter = Counter(encoding)
     spoken = counter.text(text)
     return RequestFacts(
         wire_format="openai_speech",
@@ -133,6 +136,8 @@ def read_speech(body: JsonObject, limits: ReadLimits, _target: Target) -> Reques
         output_cap_tokens=min(spoken * _SPEECH_TOKENS_PER_TOKEN, limits.max_output_tokens),
         choices=1,
         encoding=encoding,
+        reserves_cap=True,
+        parts=counter.parts,
     )
 
 

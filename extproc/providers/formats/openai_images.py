@@ -12,7 +12,7 @@ from extproc.providers.counting import Counter
 from extproc.providers.fields import flag, model_of, positive_int, wrong
 from extproc.providers.json_answer import child, children
 from extproc.providers.multipart import FormFile
-from extproc.providers.openai_usage import ReportedAnswer
+from extproc.providers.openai_usage import ReportedAnswer, usage_of
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.sse import SseEvent
@@ -43,16 +43,20 @@ def read_images(body: JsonObject, limits: ReadLimits, _target: Target) -> Reques
     if prompt is not None and not isinstance(prompt, str):
         raise wrong("prompt", "a string")
     encoding = encoding_for(model)
+    counter = Counter(encoding)
     # DALL-E is billed by the image; it has no tokens.
     per_image = 0 if model.startswith("dall-e") else _tokens_of_an_image(body, fields)
     return RequestFacts(
         wire_format="openai_images",
         model=model,
         stream=flag(fields, "stream"),
-        input_tokens=Counter(encoding, image_tokens=0).text(prompt or "") + _pictures(body, model),
+        input_tokens=counter.text(prompt or "") + counter.media("images", _pictures(body, model)),
         output_cap_tokens=choices * per_image,
         choices=choices,
         encoding=encoding,
+        reserves_cap=True,
+        parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 
@@ -129,6 +133,9 @@ class ImagesAnswer(ReportedAnswer):
             if self._usage.image_output_tokens is None:
                 produced = self._usage.output_tokens
                 self._usage = self._usage.merged(Usage(image_output_tokens=produced))
+        svg = child(value, "svg_usage")
+        if svg is not None:  # of the model that writes the picture as text
+            self._others = usage_of(svg)
 
 
 def _matches(target: Target) -> bool:

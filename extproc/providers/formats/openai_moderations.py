@@ -3,7 +3,7 @@
 No usage is reported by OpenAI, then the input is as we counted it; Mistral reports one.
 """
 
-from extproc.providers.counting import OPENAI_IMAGE, Counter
+from extproc.providers.counting import Counter
 from extproc.providers.fields import model_of, wrong
 from extproc.providers.openai_answers import OpenAiEmbeddingsAnswer
 from extproc.providers.paths import has_api_prefix
@@ -23,7 +23,7 @@ def read_moderations(body: JsonObject, limits: ReadLimits, _target: Target) -> R
     if not isinstance(value, str | list):
         raise wrong("input", "a string or a list")
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE)
+    counter = Counter(encoding)
     return RequestFacts(
         wire_format="openai_moderations",
         model=model,

@@ -7,10 +7,10 @@ reserve lacks it, the settlement has it.
 
 from extproc.core.usage import Usage
 from extproc.providers.counting import (
-    OPENAI_IMAGE,
     PER_ANSWER,
     PER_MESSAGE,
     Counter,
+    compact,
 )
 from extproc.providers.fields import (
     flag,
@@ -20,9 +20,10 @@ from extproc.providers.fields import (
     positive_int,
     wrong,
 )
-from extproc.providers.json_answer import child, children
-from extproc.providers.media_rules import image_rule
-from extproc.providers.openai_usage import ReportedAnswer
+from extproc.providers.input_factors import factor_percent
+from extproc.providers.json_answer import child, children, token_number
+from extproc.providers.media_rules import image_rule_by_name
+from extproc.providers.openai_usage import ReportedAnswer, pictures_of
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.sse import SseEvent
@@ -35,6 +36,8 @@ from extproc.providers.wire_formats import Target, WireFormat
 _SEALED_CHARS_PER_TOKEN = 6
 # Marks of an item, never text of the prompt.
 _MARKS = frozenset({"id", "call_id", "status", "encrypted_content", "type"})
+# A text alone is a message of a user or a developer: one token in all vocabularies.
+_ROLE = 1
 # What brings in text that stands with the provider.
 _REMEMBERED = ("previous_response_id", "conversation", "prompt")
 # Tuples, because what is looked for in them may be of any type, also one that has no hash.
@@ -47,30 +50,34 @@ _UNDER_WAY = ("queued", "in_progress")
 
 def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> RequestFacts:
     """``POST /v1/responses``, and ``/v1/responses/compact``, which has no cap of its own."""
-    model = model_of(body)
+    prompt = optional_object(body, "prompt") or {}
+    # A prompt that is stored with the provider may bring its model: then its id stands for it.
+    is_told = body.get("model") is not None or not isinstance(prompt.get("id"), str)
+    model = model_of(body if is_told else {"model": prompt["id"]})
     stream = flag(body, "stream")
     cap = positive_int(body, "max_output_tokens", at_most=limits.max_output_tokens)
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=OPENAI_IMAGE, images=image_rule("openai", model))
-    input_tokens = PER_ANSWER + _input(body.get("input"), counter)
+    counter = Counter(encoding, images=image_rule_by_name(model))
+    input_tokens = PER_ANSWER + count_input(body.get("input"), counter)
     instructions = body.get("instructions")
     if instructions is not None:
         if not isinstance(instructions, str | list):
             raise wrong("instructions", "a string")
-        input_tokens += PER_MESSAGE + _input(instructions, counter, "system")
+        input_tokens += PER_MESSAGE + count_input(instructions, counter, "system")
     input_tokens += counter.json(optional_list(body, "tools"))
     text = optional_object(body, "text") or {}
     input_tokens += counter.json(text.get("format"), "schema")
-    prompt = optional_object(body, "prompt") or {}
     input_tokens += counter.content(prompt.get("variables"))
+    factor = factor_percent("openai", model)
     return RequestFacts(
         wire_format="openai_responses",
         model=model,
         stream=stream,
-        input_tokens=input_tokens,
+        input_tokens=counter.scaled(input_tokens, factor),
         output_cap_tokens=cap,
         choices=1,
         encoding=encoding,
+        factor_percent=factor,
         cap_path=("max_output_tokens",),
         parts=counter.parts,
         media_tokens=counter.media_tokens,
@@ -78,11 +85,12 @@ def read_responses(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
     )
 
 
-def _input(value: object, counter: Counter, kind: str = "messages") -> int:
+def count_input(value: object, counter: Counter, kind: str = "messages") -> int:
+    """Tokens of ``input`` as text or items. Raises RequestError where it is neither."""
     if value is None:
         return 0
     if isinstance(value, str):
-        return PER_MESSAGE + counter.text(value, kind)
+        return PER_MESSAGE + _ROLE + counter.text(value, kind)
     if not isinstance(value, list):
         raise wrong("input", "a string or a list of items")
     total = 0
@@ -98,9 +106,10 @@ def _item(item: JsonObject, counter: Counter) -> int:
     if kind == "item_reference":
         return 0
     if kind in _PICTURES:
-        return OPENAI_IMAGE
+        return counter.picture(None)
     sealed = item.get("encrypted_content")
-    tokens = -(-len(sealed) // _SEALED_CHARS_PER_TOKEN) if isinstance(sealed, str) else 0
+    chars = len(sealed) if isinstance(sealed, str) else 0
+    tokens = counter.media("sealed", -(-chars // _SEALED_CHARS_PER_TOKEN))
     return tokens + counter.message({k: v for k, v in item.items() if k not in _MARKS})
 
 
@@ -130,7 +139,10 @@ class ResponsesAnswer(ReportedAnswer):
             self._take_response(response)
         elif kind == "response.output_item.added":
             item = child(value, "item") or {}
-            self._add((value.get("output_index"), "name"), item.get("name"))
+            self._add((_index(value, "output_index"), "name"), item.get("name"))
+        elif kind == "response.output_item.done":
+            # Calls of a shell or a screen have no deltas.
+            self._take_action(_index(value, "output_index"), child(value, "item") or {})
         elif kind == "response.image_generation_call.partial_image":
             self.saw_output = self._has_media = True
         elif kind == "error" or event.name == "error" or value.get("error"):
@@ -150,6 +162,11 @@ class ResponsesAnswer(ReportedAnswer):
             at = (_index(value, "output_index"), _index(value, "content_index"), kind)
             self._add(at, value.get("delta"))
 
+    def _take_action(self, at: int, item: JsonObject) -> None:
+        action = item.get("action")
+        if action and item.get("type") not in _SERVER_TOOLS:
+            self._add((at, "action"), compact(action))
+
     def _take_response(self, response: JsonObject) -> None:
         self._take_names(response)
         status = response.get("status")
@@ -162,9 +179,20 @@ class ResponsesAnswer(ReportedAnswer):
         report = child(response, "usage")
         if report is not None:
             self._take_usage(report)
-        calls = [item for item in children(response, "output") if _is_server_tool(item)]
-        if calls:
-            self._usage = self._usage.merged(Usage(server_tool_calls=len(calls)))
+        self._take_tools(response, child(response, "tool_usage") or {})
+
+    def _take_tools(self, response: JsonObject, tools: JsonObject) -> None:
+        """``tool_usage`` stands beside the model's own usage, and may be missing."""
+        drawn = child(tools, "image_gen")
+        if drawn is not None:
+            self._others = pictures_of(drawn)
+        calls = [item["type"] for item in children(response, "output") if _is_server_tool(item)]
+        # Of the items some are only pages that were opened; this number is what is billed.
+        searches = token_number((child(tools, "web_search") or {}).get("num_requests"))
+        if searches is not None:
+            calls = [kind for kind in calls if kind != "web_search_call"]
+        if count := len(calls) + (searches or 0):
+            self._usage = self._usage.merged(Usage(server_tool_calls=count))
 
     def _take_output(self, response: JsonObject) -> None:
         for at, item in enumerate(children(response, "output")):
@@ -172,6 +200,7 @@ class ResponsesAnswer(ReportedAnswer):
                 self.saw_output = self._has_media = True
             for key in ("name", "arguments", "input", "code"):
                 self._add((at, key), item.get(key))
+            self._take_action(at, item)
             for key in ("content", "summary"):
                 for part, content in enumerate(children(item, key)):
                     self._add((at, key, part, "text"), content.get("text"))

@@ -9,6 +9,7 @@ from extproc.core.usage import Usage
 from extproc.providers.counting import Counter
 from extproc.providers.fields import model_of, wrong
 from extproc.providers.json_answer import child, token_number
+from extproc.providers.media_rules import image_rule_by_name
 from extproc.providers.openai_answers import OpenAiEmbeddingsAnswer
 from extproc.providers.paths import has_api_prefix
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
@@ -32,16 +33,18 @@ def read_rerank(body: JsonObject, limits: ReadLimits, _target: Target) -> Reques
     if not isinstance(documents, list):
         raise wrong(name, "a list of strings or objects")
     encoding = encoding_for(model)
-    counter = Counter(encoding, image_tokens=0)
+    counter = Counter(encoding, images=image_rule_by_name(model))
+    asked = counter.repeated(counter.content(query), len(documents))
     return RequestFacts(
         wire_format="rerank",
         model=model,
         stream=False,
-        input_tokens=counter.content(query) * len(documents) + counter.content(documents),
+        input_tokens=asked + counter.content(documents),
         output_cap_tokens=0,
         choices=1,
         encoding=encoding,
         parts=counter.parts,
+        media_tokens=counter.media_tokens,
     )
 
 

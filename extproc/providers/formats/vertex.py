@@ -10,15 +10,17 @@ from extproc.providers.counting import Counter
 from extproc.providers.error_bodies import anthropic_error, gemini_error
 from extproc.providers.fields import wrong
 from extproc.providers.formats.anthropic_messages import ANTHROPIC_MESSAGES
-from extproc.providers.formats.gemini import GEMINI, GEMINI_EMBEDDINGS, has_model
+from extproc.providers.formats.gemini import GEMINI, GEMINI_EMBEDDINGS
 from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.formats.openai_embeddings import OPENAI_EMBEDDINGS
 from extproc.providers.gemini_openai import GoogleOpenAiAnswer, variant
 from extproc.providers.gemini_requests import (
     embedding_facts,
-    holder_at,
+    has_model,
+    is_vertex,
     path_model,
     path_verb,
+    publisher_of,
 )
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.tokens import encoding_for
@@ -27,28 +29,18 @@ from extproc.providers.wire_formats import KnownPath, Target, WireFormat
 _VERTEX = "vertex"
 
 
-def _publisher(target: Target) -> str:
-    """Whose model it is; "" where the path does not say."""
-    at = holder_at(target)
-    if at is None or at < 2 or target.lowered[at - 2] != "publishers":
-        return ""
-    return target.lowered[at - 1]
-
-
-def _is_vertex(target: Target) -> bool:
-    at = holder_at(target)
-    is_endpoint = at is not None and target.lowered[at] == "endpoints"
-    return is_endpoint or _publisher(target) != ""
+def _has_vertex_model(target: Target) -> bool:
+    return has_model(target) and is_vertex(target)
 
 
 def _is_text_embedding(target: Target) -> bool:
     # multimodalembedding is billed by the picture and the second.
     name = target.lowered[-1]
-    return "embedding" in name and "multimodal" not in name and _publisher(target) == "google"
+    return "embedding" in name and "multimodal" not in name and publisher_of(target) == "google"
 
 
 def _is_anthropic(target: Target) -> bool:
-    return _publisher(target) == "anthropic"
+    return publisher_of(target) == "anthropic"
 
 
 # Other endpoints than openapi are the user's own deployments, mostly vLLM.
@@ -80,13 +72,14 @@ def read_predict(body: JsonObject, _limits: ReadLimits, target: Target) -> Reque
     if not isinstance(instances, list):
         raise wrong("instances", "a list of objects")
     encoding = encoding_for(model)
-    input_tokens = Counter(encoding, image_tokens=0).content(instances)
-    return embedding_facts("vertex_embeddings_predict", model, input_tokens, encoding)
+    counter = Counter(encoding)
+    input_tokens = counter.content(instances)
+    return embedding_facts("vertex_embeddings_predict", model, input_tokens, encoding, counter)
 
 
-VERTEX_GEMINI = variant(GEMINI, name="vertex_gemini", provider=_VERTEX, matches=_is_vertex)
+VERTEX_GEMINI = variant(GEMINI, name="vertex_gemini", provider=_VERTEX, matches=_has_vertex_model)
 VERTEX_EMBEDDINGS = variant(
-    GEMINI_EMBEDDINGS, name="vertex_embeddings", provider=_VERTEX, matches=_is_vertex
+    GEMINI_EMBEDDINGS, name="vertex_embeddings", provider=_VERTEX, matches=_has_vertex_model
 )
 VERTEX_EMBEDDINGS_PREDICT = WireFormat(
     name="vertex_embeddings_predict",

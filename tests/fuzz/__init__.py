@@ -1,0 +1,1 @@
+"""Fuzzing of both readers and the token counters: ``make fuzz``, and in short in the tests."""
