@@ -172,11 +172,15 @@ class Stack:
             env={**self._env, **(env or {})},
         )
 
+    def render_options(self, **changes: Any) -> RenderOptions:
+        """What Envoy's configuration is made of, with ``changes``: for another Envoy beside it."""
+        return RenderOptions(**{**self._options, **changes})
+
     def start(self) -> None:
         """Start everything and wait until it answers. On failure all is stopped again, and
         ChildError shows the end of the log of whoever failed."""
         try:
-            self._envoy_config.write_text(to_yaml(RenderOptions(**self._options)))
+            self._envoy_config.write_text(to_yaml(self.render_options()))
             self.cli("db", "upgrade")
             for names in self._groups(_START_ORDER):
                 for name in names:
