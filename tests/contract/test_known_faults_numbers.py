@@ -99,16 +99,17 @@ def usage(prompt: str, completion: str) -> bytes:
         (usage("23", "14417.2"), 23 + 14418),  # B098
         (usage("22.5", "0.1"), 23 + 1),
         (usage("2.3e1", "1.4417E4"), 23 + 14417),
-        # B102, and siblings: what cannot be a number of tokens is none, and the count stands in.
-        (usage("-100", "7"), 10 + 7),
-        (usage("23", "-7"), 23 + 1),
+        # B102, and siblings: a report with what cannot be a number of tokens is not believed at all,
+        # and our own counts stand in.
+        (usage("-100", "7"), 10 + 1),
+        (usage("23", "-7"), 10 + 1),
         (usage("1e308", "9007199254740993"), 10 + 1),
         (usage("-1e-9", "1e-400"), 10 + 1),
         (usage("-0.0", "2147483648"), 10 + 1),
         (usage("NaN", "Infinity"), 10 + 1),
-        # B100: 5,000 digits in one field leave the other as it is.
-        (usage("9" * 5000, "7"), 10 + 7),
-        (usage("23", "-" + "9" * 5000), 23 + 1),
+        # B100: nor is one with 5,000 digits, which costs nothing else.
+        (usage("9" * 5000, "7"), 10 + 1),
+        (usage("23", "-" + "9" * 5000), 10 + 1),
     ],
     ids=range(11),
 )

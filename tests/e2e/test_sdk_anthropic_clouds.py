@@ -9,7 +9,6 @@ import pytest
 from extproc.demo.stack import demo_key
 from tests.support.client import StackClient
 from tests.support.drift import journal_of, script, settled_as_produced
-from tests.support.limits import set_limits
 from tests.support.sdk_calls import text
 
 Cloud = anthropic.AnthropicBedrock | anthropic.AnthropicVertex
@@ -35,7 +34,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def cloud(client: StackClient, name: str) -> Iterator[Cloud]:
-    set_limits(client)
+    client.limit()
     key, url = demo_key(client.service), client.stack.base_url
     made: Cloud
     if name == "bedrock":
@@ -86,7 +85,7 @@ def test_a_stream_of_messages(client: StackClient, cloud: Cloud, name: str) -> N
 
 
 def test_a_refusal_is_a_rate_limit_error(client: StackClient, cloud: Cloud, name: str) -> None:
-    set_limits(client, rpm=0)
+    client.limit(rpm=0)
     for stream in (False, True):
         with pytest.raises(anthropic.RateLimitError) as caught:
             cloud.messages.create(

@@ -14,7 +14,6 @@ from extproc.demo.fake_tokens import words
 from extproc.demo.stack import demo_key
 from tests.support.client import StackClient
 from tests.support.drift import drift_of, journal_of, script, settled_as_produced
-from tests.support.limits import set_limits
 from tests.support.sdk_calls import text
 
 SESSION = boto3.Session(region_name="eu-central-1")
@@ -68,7 +67,7 @@ class Bedrock:
 
 @pytest.fixture
 def bedrock(client: StackClient) -> Iterator[Bedrock]:
-    set_limits(client)
+    client.limit()
     made = Bedrock(client)
     yield made
     made.api.close()
@@ -167,7 +166,7 @@ def test_refusals_are_awss_exceptions(client: StackClient, bedrock: Bedrock) -> 
     with pytest.raises(api.exceptions.ValidationException) as bad:
         api.invoke_model(modelId=NOVA, body=json.dumps({"messages": "none"}))
     assert "messages" in bad.value.response["Error"]["Message"]
-    set_limits(client, rpm=0)
+    client.limit(rpm=0)
     body = json.dumps(BODIES[CLAUDE])
     for call, arguments in (
         (api.converse, {"messages": MESSAGES}),

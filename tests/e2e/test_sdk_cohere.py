@@ -10,7 +10,6 @@ from cohere.core.request_options import RequestOptions
 from extproc.demo.stack import demo_key
 from tests.support.client import StackClient
 from tests.support.drift import drift_of, journal_of, script, settled_as_produced
-from tests.support.limits import set_limits
 from tests.support.sdk_calls import COUNTED, text
 
 MODEL = "command-a-03-2025"
@@ -21,7 +20,7 @@ TEXTS = ["the river", "an old stone bridge", "weather"]
 
 @pytest.fixture
 def v2(client: StackClient) -> Iterator[cohere.ClientV2]:
-    set_limits(client)
+    client.limit()
     with cohere.ClientV2(
         api_key=demo_key(client.service), base_url=client.stack.base_url, max_retries=0
     ) as made:
@@ -30,7 +29,7 @@ def v2(client: StackClient) -> Iterator[cohere.ClientV2]:
 
 @pytest.fixture
 def v1(client: StackClient) -> Iterator[cohere.Client]:
-    set_limits(client)
+    client.limit()
     with cohere.Client(
         api_key=demo_key(client.service), base_url=client.stack.base_url, max_retries=0
     ) as made:
@@ -136,7 +135,7 @@ def test_refusals_are_coheres_errors(
     with pytest.raises(cohere.BadRequestError) as bad:
         v2.chat(model=MODEL, messages=MESSAGES, max_tokens=-1, request_options=asked(client))
     assert "max_tokens" in bad.value.body["message"]
-    set_limits(client, rpm=0)
+    client.limit(rpm=0)
     options = asked(client)
     calls = (
         lambda: v2.chat(model=MODEL, messages=MESSAGES, request_options=options),

@@ -11,7 +11,6 @@ from google.genai import errors, types
 from extproc.demo.stack import demo_key
 from tests.support.client import StackClient
 from tests.support.drift import drift_of, journal_of, script, settled_as_produced
-from tests.support.limits import set_limits
 from tests.support.sdk_calls import COUNTED, text
 
 MODEL = "gemini-2.5-flash"
@@ -31,7 +30,7 @@ class _Token(google.auth.credentials.Credentials):
 
 @pytest.fixture(params=["gemini", "vertex"])
 def google_client(client: StackClient, request: pytest.FixtureRequest) -> Iterator[genai.Client]:
-    set_limits(client)
+    client.limit()
     # Reading the system's certificates would take a third of a second for each client.
     options = types.HttpOptions(
         base_url=client.stack.base_url,
@@ -160,7 +159,7 @@ def test_refusals_are_googles_errors(client: StackClient, google_client: genai.C
         generate(model=MODEL, contents=PROMPT, config=config(client, candidate_count=100_000))
     assert (bad.value.code, bad.value.status) == (400, "INVALID_ARGUMENT")
     assert "candidateCount" in str(bad.value.message)
-    set_limits(client, rpm=0)
+    client.limit(rpm=0)
     with pytest.raises(errors.ClientError) as ours:
         generate(model=MODEL, contents=PROMPT, config=config(client))
     assert (ours.value.code, ours.value.status) == (429, "RESOURCE_EXHAUSTED")
@@ -173,7 +172,7 @@ def test_refusals_are_googles_errors(client: StackClient, google_client: genai.C
         )
     assert (streamed.value.code, streamed.value.status) == (429, "RESOURCE_EXHAUSTED")
     assert journal_of(client) == []
-    set_limits(client)
+    client.limit()
     with pytest.raises(errors.ServerError) as theirs:
         generate(model=MODEL, contents=PROMPT, config=config(client, "status=503"))
     assert theirs.value.status == "UNAVAILABLE"
@@ -204,7 +203,7 @@ def test_an_error_in_a_stream_is_charged_as_far_as_it_came(
 @pytest.mark.parametrize("cut", ["", ";chunk=1", ";chunk=7,13,2"])
 def test_a_stream_that_is_one_json_array(client: StackClient, cut: str) -> None:
     """Without ``alt=sse``, as Google's older clients ask."""
-    set_limits(client)
+    client.limit()
     answer = client.post(
         {"contents": [{"role": "user", "parts": [{"text": PROMPT}]}]},
         path=f"/v1beta/models/{MODEL}:streamGenerateContent",

@@ -9,7 +9,6 @@ import pytest
 from extproc.demo.stack import demo_key
 from tests.support.client import StackClient
 from tests.support.drift import drift_of, journal_of, script, settled_as_produced
-from tests.support.limits import set_limits
 from tests.support.sdk_calls import text
 
 MODEL = "llama3.2:3b"
@@ -21,7 +20,7 @@ Scripted = Callable[..., ollama.Client]
 @pytest.fixture
 def scripted(client: StackClient) -> Iterator[Scripted]:
     """Makes a client whose requests carry a script."""
-    set_limits(client)
+    client.limit()
     key = {"authorization": f"Bearer {demo_key(client.service)}"}
     with ExitStack() as opened:
 
@@ -68,7 +67,7 @@ def test_generate(client: StackClient, scripted: Scripted) -> None:
 
 
 def test_it_streams_unless_told_not_to(client: StackClient) -> None:
-    set_limits(client)
+    client.limit()
     answer = client.post(
         {"model": MODEL, "messages": MESSAGES},
         path="/api/chat",
@@ -93,7 +92,7 @@ def test_refusals_are_ollamas_errors(client: StackClient, scripted: Scripted) ->
         api.chat(model=MODEL, messages=MESSAGES, options={"num_predict": 10**12})
     assert bad.value.status_code == 400
     assert bad.value.error.startswith("'options.num_predict'")
-    set_limits(client, rpm=0)
+    client.limit(rpm=0)
     calls = (
         lambda: api.chat(model=MODEL, messages=MESSAGES),
         lambda: list(api.chat(model=MODEL, messages=MESSAGES, stream=True)),

@@ -14,6 +14,7 @@ import openai
 import redis
 
 from extproc.demo.stack import Stack, demo_key
+from tests.support.limits import write_limits
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class StackClient:
     redis: "redis.Redis"
 
     def limit(self, *, rpm: int = 1000, tpm: int = 1_000_000) -> None:
-        self.stack.set_limits(self.service, rpm=rpm, tpm=tpm)
+        write_limits(self.stack, self.service, rpm=rpm, tpm=tpm)
 
     @cached_property
     def openai(self) -> openai.OpenAI:

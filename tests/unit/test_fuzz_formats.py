@@ -19,7 +19,7 @@ from tests.fuzz.oracles import check_answer, check_request, check_text, warm_up
 from tests.fuzz.request_seeds import request_seeds
 
 SHORT = settings(
-    max_examples=40,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     database=None,

@@ -22,13 +22,13 @@ else:
 
 Chunks = Iterator[bytes]
 MB = 1024 * 1024
-TOTAL = 200 * MB
+TOTAL = 64 * MB
 PIECE = MB
 FILLING = b"a" * PIECE
 
 
 def filled(start: bytes, piece: bytes = FILLING, *, total: int = TOTAL) -> Chunks:
-    """200 MB that begin with ``start`` and never come to an end."""
+    """64 MB that begin with ``start`` and never come to an end."""
     yield start
     yield from repeat(piece, total // len(piece))
 
@@ -82,7 +82,7 @@ def choices() -> Chunks:
         )
 
 
-# Unread fields, because counting 200 MB of text takes longer than the test may.
+# Unread fields, because counting 64 MB of text takes longer than the test may.
 LINE = b'{"message":{"content":"a"},"padding":"' + b"a" * MB + b'"}\n'
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}],"padding":"' + b"a" * MB + b'"}\n\n'
 ELEMENT = b'{"candidates":[],"padding":"' + b"a" * MB + b'"},'
