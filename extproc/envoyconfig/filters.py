@@ -25,6 +25,8 @@ _RATE_LIMIT_HEADERS = tuple(
     for part in ("limit", "remaining", "reset")
 )
 
+_COPIES_KEPT_SECONDS = 1.0
+
 _Send = p.ext_proc.ProcessingModeHeaderSendMode
 _Body = p.ext_proc.ProcessingModeBodySendMode
 
@@ -140,6 +142,8 @@ def metering(options: RenderOptions) -> p.http_connection_manager.HttpFilter:
         p.ext_proc.ExternalProcessor(
             grpc_service=grpc_service(conversation_of("metering", options)),
             observability_mode=observes,
+            # Of an answer that breaks we hear nothing before Envoy lets go of the copies.
+            deferred_close_timeout=seconds(_COPIES_KEPT_SECONDS) if observes else None,
             stat_prefix="tokenweir_metering",
             message_timeout=seconds(options.metering_timeout_ms / 1000),
             processing_mode=p.ext_proc.ProcessingMode(

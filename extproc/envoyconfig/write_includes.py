@@ -5,13 +5,20 @@ rendered configuration, so they cannot drift from it.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from extproc.envoyconfig.access_log import ending_log
 from extproc.envoyconfig.bootstrap import dump, plain, to_yaml
 from extproc.envoyconfig.clusters import tokenweir_cluster
-from extproc.envoyconfig.filters import admission, metering, request_buffer, strip_identity
-from extproc.envoyconfig.options import RenderOptions
+from extproc.envoyconfig.filters import (
+    admission,
+    metering,
+    request_buffer,
+    strip_identity,
+    tokenweir_filters,
+)
+from extproc.envoyconfig.options import Profile, RenderOptions
 from extproc.envoyconfig.routes import metered_route, unmetered_route
 
 _GENERATED = (
@@ -72,6 +79,36 @@ def _filters() -> str:
     return text
 
 
+# Beside envoy/filters.yaml, which is profile inline. What to choose: docs/performance.md.
+_PROFILES: dict[Profile, tuple[str, ...]] = {
+    "observe": (
+        "Profile observe, in place of filters.yaml: tokenweir gets copies of answers, nothing",
+        "waits for it. Envoy 1.36 and later.",
+    ),
+    "native": (
+        "Profile native, in place of filters.yaml: Envoy reads usage itself. Envoy 1.40 and later.",
+        "Routes to completions and embeddings also need `typed_per_filter_config`; and the access",
+        'log `additional_response_headers_to_log: ["content-type"]`: see what',
+        "`tokenweir envoy render --profile native --upstream URL` prints.",
+    ),
+    "native-1.38": (
+        "Profile native for Envoy 1.38 and later, in place of filters.yaml. Plain JSON answers are",
+        "held back until they are whole; one larger than Envoy's buffers is a 500 to the client.",
+        'The access log needs `additional_response_headers_to_log: ["content-type"]`.',
+    ),
+}
+
+
+def _profile_filters(profile: Profile, lines: tuple[str, ...]) -> str:
+    options = replace(_OPTIONS, profile=profile)
+    filters = [strip_identity(options), *tokenweir_filters(options)]
+    text = _comment(
+        *lines,
+        "Your authentication goes between the first and the second of them.",
+    )
+    return text + dump([plain(each) for each in filters])
+
+
 def generated_files() -> dict[str, str]:
     """Paths below the root of the repository, and the content of each."""
     routes = [unmetered_route(_OPTIONS, "/v1/models"), metered_route(_OPTIONS)]
@@ -110,6 +147,10 @@ def generated_files() -> dict[str, str]:
             "Your own: tokenweir envoy render --profile inline --upstream URL ...",
         )
         + to_yaml(_OPTIONS),
+        **{
+            f"envoy/filters-{profile}.yaml": _profile_filters(profile, lines)
+            for profile, lines in _PROFILES.items()
+        },
         "compose/envoy.yaml": _comment(
             "The Envoy of docker-compose.yaml, in front of the fake provider."
         )

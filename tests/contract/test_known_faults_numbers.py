@@ -99,8 +99,8 @@ def usage(prompt: str, completion: str) -> bytes:
         (usage("23", "14417.2"), 23 + 14418),  # B098
         (usage("22.5", "0.1"), 23 + 1),
         (usage("2.3e1", "1.4417E4"), 23 + 14417),
-        # B102, and siblings: a report with what cannot be a number of tokens is not believed at all,
-        # and our own counts stand in.
+        # B102, and siblings: a report with what cannot be a number of tokens is not believed at
+        # all, and our own counts stand in.
         (usage("-100", "7"), 10 + 1),
         (usage("23", "-7"), 10 + 1),
         (usage("1e308", "9007199254740993"), 10 + 1),

@@ -114,7 +114,8 @@ def test_a_stream_that_does_not_ask_for_usage(client: StackClient, profile: Prof
     charged = int(record["charged"])
     if profile.startswith("native"):
         assert (record["outcome"], record["rank"]) == ("complete_estimated", "1")
-        assert truth <= charged < 5 * truth
+        # An estimate: it goes by what answers of this model had in bytes before.
+        assert truth < 2 * charged < 10 * truth
     else:
         known = profile == "inline"
         assert (charged, record["rank"]) == (truth, "3" if known else "2")
@@ -136,11 +137,11 @@ def test_an_answer_that_breaks_is_charged_and_reconciled(
     eventually(lambda: client.records()[0].get("outcome") == "upstream_broken")
     (record,) = client.records()
     assert record["state"] == "RECONCILING"
-    charged = int(record["charged"])
     if profile.startswith("native"):
-        assert produced(client) <= charged < 5 * produced(client)
+        assert produced(client) <= int(record["charged"]) < 5 * produced(client)
     else:
-        assert charged == produced(client)
+        # Observe hears of the end a second after the access log.
+        eventually(lambda: int(client.records()[0]["charged"]) == produced(client))
 
 
 def test_a_client_that_leaves_pays_for_what_came(client: StackClient, profile: Profile) -> None:
@@ -154,7 +155,7 @@ def test_a_client_that_leaves_pays_for_what_came(client: StackClient, profile: P
     if profile.startswith("native"):
         assert produced(client) <= int(record["charged"]) < 5 * produced(client)
     else:
-        assert int(record["charged"]) == produced(client)
+        eventually(lambda: int(client.records()[0]["charged"]) == produced(client))
 
 
 def test_over_the_limit_is_429_and_the_provider_is_never_called(client: StackClient) -> None:
