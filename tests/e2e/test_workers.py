@@ -36,7 +36,7 @@ def workers_of(stack: Stack) -> list[psutil.Process]:
 def client_of(stack: Stack, service: str) -> StackClient:
     connection = redis.Redis.from_url(stack.redis_url, decode_responses=True)
     client = StackClient(stack, service, connection)
-    client.limit()
+    client.limit(rpm=1_000_000, tpm=1_000_000_000)
     return client
 
 
