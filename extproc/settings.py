@@ -93,7 +93,7 @@ class ServerSettings(_Section):
     listen: ListenAddress = "127.0.0.1:18070"
     # So many processes, at this address and those after it (docs/performance.md).
     workers: int = Field(default=1, ge=1, le=MOST_WORKERS)
-    metrics_listen: TcpAddress = "127.0.0.1:18071"
+    metrics_listen: TcpAddress = "127.0.0.1:18060"
     # A directory shared by the processes of one host, so that one endpoint shows all of them.
     metrics_dir: Path | None = None
     max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)

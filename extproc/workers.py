@@ -61,6 +61,8 @@ class Supervisor:
         self._environment = environment
         self._reload = reload
         addresses = worker_addresses("server.listen", settings.server.listen, count)
+        if settings.server.metrics_listen in addresses:
+            raise SettingsError("server.metrics_listen", "is the address of one of the workers")
         self._workers = [_Worker(address) for address in addresses]
         self._stop, self._hurry, self._exchange = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._status = 0

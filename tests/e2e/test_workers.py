@@ -107,6 +107,14 @@ def test_no_worker_outlives_its_supervisor(tmp_path: Path) -> None:
         (["--workers", "0"], {}, "server.workers"),
         (["--workers", "2"], {"TOKENWEIR_SERVER__LISTEN": "127.0.0.1:65535"}, "server.listen"),
         (["--workers", "2"], {"TOKENWEIR_SERVER__LISTEN": "127.0.0.1:0"}, "server.listen"),
+        (
+            ["--workers", "2"],
+            {
+                "TOKENWEIR_SERVER__LISTEN": "127.0.0.1:18990",
+                "TOKENWEIR_SERVER__METRICS_LISTEN": "127.0.0.1:18991",
+            },
+            "server.metrics_listen",
+        ),
         (["--workers", "2"], {"TOKENWEIR_REDIS__URL": "nonsense"}, "redis.url"),
     ],
 )
