@@ -179,7 +179,9 @@ async def serve(settings: Settings) -> None:
             executor=executor,
             learned=learned,
         ),
-        metering=Metering(settler, metrics, is_stopping=drained.is_set, learned=learned),
+        metering=Metering(
+            settler, metrics, is_stopping=drained.is_set, learned=learned, executor=executor
+        ),
         ending=Ending(settler, renewals, metrics, identity=policy.identity, stopping=drained),
     )
     stop_metrics = _listen_metrics(settings.server.metrics_listen, metrics)

@@ -4,10 +4,16 @@ The loop of a stream ends alike when Envoy half-closes, when the client leaves a
 breaks (measured with grpcio 1.85), so only Envoy's end of stream or trailers mean "complete".
 Anything else ends in ``finally``, which hands the settlement over without awaiting, because the
 first await there is killed.
+
+A chunk that takes long is read in turns with everything else on the loop. Whatever then is still to
+be read at the end, of a chunk or of a whole document, is read by the settlement's own task.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Executor
 from functools import partial
 
 import grpc
@@ -23,7 +29,7 @@ from extproc.core.outcomes import (
     settle_interrupted,
 )
 from extproc.core.ports import Telemetry
-from extproc.core.reservations import Outcome, Source
+from extproc.core.reservations import Outcome, Settlement, Source
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import Attributes, metadata_fields
 from extproc.envoy_io.provider_reports import report_answer, report_rooms
@@ -34,6 +40,7 @@ from extproc.envoy_io.replies import (
     body_reply,
     mark_metered,
 )
+from extproc.envoy_io.turns import Turns
 from extproc.providers.answers import AnswerReader, answer_reader
 from extproc.providers.error_answers import ErrorBody
 from extproc.providers.input_correction import learn_from
@@ -52,6 +59,13 @@ _OURS = tuple(
     )
     for unit in ("requests", "tokens")
 )
+# What is left to read at the end, in bytes: up to this it takes a few ms at most.
+_SHORT_BYTES = 16 * 1024
+# CPU for the long chunks of one answer; the longest real ones take a fifth of it.
+MOST_SECONDS = 10.0
+# Half of Envoy's patience with one message as we set it (``metering_timeout_ms``). When a stream is
+# dropped later than this in a chunk, it may have been Envoy that left, not the client.
+_LATE_SECONDS = 1.0
 _READ_HEADERS = _PROVIDER_HEADERS | {":status", "content-type", "content-encoding"}
 
 
@@ -65,23 +79,35 @@ class Metering:
         *,
         is_stopping: Callable[[], bool],
         learned: LearnedFactors | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self._settler = settler
         self._telemetry = telemetry
         self._is_stopping = is_stopping
         self._learned = learned
+        self._executor = executor
+        self._turns = Turns()
 
     async def process(self, context: grpc.aio.ServicerContext) -> None:
         """One ext_proc stream."""
         answer = _Answer(
-            self._settler, self._telemetry, is_stopping=self._is_stopping, learned=self._learned
+            self._settler,
+            self._telemetry,
+            is_stopping=self._is_stopping,
+            learned=self._learned,
+            turns=self._turns,
+            executor=self._executor,
         )
         try:
             while not answer.done:
                 message: pb.ProcessingRequest = await context.read()
+                reply: pb.ProcessingResponse | None
                 if message is grpc.aio.EOF:
                     return
-                reply = answer.on_message(message)
+                if answer.is_long(message):
+                    reply = await answer.on_long_body(message.response_body)
+                else:
+                    reply = answer.on_message(message)
                 if reply is None:
                     return
                 await context.write(reply)
@@ -99,18 +125,45 @@ class _Answer:
         *,
         is_stopping: Callable[[], bool],
         learned: LearnedFactors | None,
+        turns: Turns,
+        executor: Executor | None,
     ) -> None:
         self._settler = settler
         self._telemetry = telemetry
         self._is_stopping = is_stopping
         self._learned = learned
+        self._turns = turns
+        self._executor = executor
         self._handle: Handle | None = None
         self._reader: AnswerReader | None = None
         self._headers: dict[str, str] = {}
         # The body of an answer with an error status, until it is reported.
         self._error: ErrorBody | None = None
+        # The steps of a chunk that is not read to its end, when they began, and whether it is the
+        # last chunk.
+        self._steps: Generator[None, None, bytes | None] | None = None
+        self._steps_since = 0.0
+        self._is_last = False
+        self._spent_seconds = 0.0  # CPU, in long chunks
         self._settled = False
         self.done = False
+
+    def is_long(self, message: pb.ProcessingRequest) -> bool:
+        """Whether it is a chunk whose reading may take more than a few ms."""
+        if self._reader is None or message.WhichOneof("request") != "response_body":
+            return False
+        return not self._reader.is_short(message.response_body.body)
+
+    async def on_long_body(self, body: pb.HttpBody) -> pb.ProcessingResponse:
+        """The reply to such a chunk, whose reading gives way to everything else."""
+        assert self._reader is not None
+        self._stop_hiding_in_time()
+        self._steps_since = time.perf_counter()
+        self._is_last = body.end_of_stream
+        self._steps = self._reader.steps(body.body, end=body.end_of_stream)
+        replacement = await self._turns.run(self._steps, self._spent)
+        self._steps = None
+        return self._on_read(body, replacement)
 
     def on_message(self, message: pb.ProcessingRequest) -> pb.ProcessingResponse | None:
         """The reply to one message; None when there is nothing for us in this answer."""
@@ -134,7 +187,7 @@ class _Answer:
         if self._error is not None:
             self._report_error(self._error.value())
         if self._reader is not None and not self._settled:
-            self._settle(ended=False)
+            self._settle(ended=self._steps is not None and self._is_last)
 
     def _on_headers(self, message: pb.ProcessingRequest) -> pb.ProcessingResponse | None:
         fields = metadata_fields(message.metadata_context, namespace=NAMESPACE)
@@ -213,20 +266,54 @@ class _Answer:
 
     def _on_body(self, body: pb.HttpBody) -> pb.ProcessingResponse:
         assert self._reader is not None
+        self._stop_hiding_in_time()
+        return self._on_read(body, self._reader.feed(body.body, end=body.end_of_stream))
+
+    def _stop_hiding_in_time(self) -> None:
         if self._is_stopping():
             # We may be cut before the next chunk: let no byte depend on us any longer.
+            assert self._reader is not None
             self._reader.stop_hiding()
-        replacement = self._reader.feed(body.body, end=body.end_of_stream)
+
+    def _on_read(self, body: pb.HttpBody, replacement: bytes | None) -> pb.ProcessingResponse:
         if body.end_of_stream:
             self._settle(ended=True)
         return body_reply(replacement, metered=body.end_of_stream)
 
+    def _spent(self, seconds: float) -> None:
+        assert self._reader is not None
+        self._spent_seconds += seconds
+        if self._spent_seconds > MOST_SECONDS and self._reader.readable:
+            self._reader.give_up()
+            self._telemetry.unread_answer("too_long_to_read")
+
     def _settle(self, *, ended: bool) -> None:
-        assert self._handle is not None
+        """Now, or as soon as all was read. Must not await."""
         assert self._reader is not None
         self._settled = True
         self.done = ended
-        facts = AnswerFacts(
+        # We stop, not the answer: the rest passes unseen.
+        interrupted = not ended and self._is_stopping()
+        if self._steps is None and self._reader.left_to_read <= _SHORT_BYTES:
+            facts = self._facts(ended=ended)
+            self._settler.submit(self._settlement(facts, interrupted=interrupted))
+            return
+        self._settler.submit_when(self._read_to_the_end(ended=ended, interrupted=interrupted))
+
+    async def _read_to_the_end(self, *, ended: bool, interrupted: bool) -> Settlement:
+        """Nobody waits for this, and nobody else looks at the reader any more."""
+        if self._steps is not None:
+            is_late = time.perf_counter() - self._steps_since > _LATE_SECONDS
+            await self._turns.run(self._steps, self._spent)
+            assert self._reader is not None
+            interrupted = interrupted or (is_late and not ended and not self._reader.complete)
+        loop = asyncio.get_running_loop()
+        facts = await loop.run_in_executor(self._executor, partial(self._facts, ended=ended))
+        return self._settlement(facts, interrupted=interrupted)
+
+    def _facts(self, *, ended: bool) -> AnswerFacts:
+        assert self._reader is not None
+        return AnswerFacts(
             usage=self._reader.usage,
             counted_output_tokens=self._reader.counted_output_tokens(),
             saw_output=self._reader.saw_output,
@@ -235,12 +322,12 @@ class _Answer:
             error=self._reader.error,
             unread=self._reader.unread,
         )
-        if not ended and self._is_stopping():
-            # We stop, not the answer: the rest passes unseen, so the reserve is the better guess.
-            end = settle_interrupted(self._handle, facts)
-        else:
-            end = settle_answer(self._handle, facts)
-        self._settler.submit(end)
+
+    def _settlement(self, facts: AnswerFacts, *, interrupted: bool) -> Settlement:
+        assert self._handle is not None
+        assert self._reader is not None
+        settle = settle_interrupted if interrupted else settle_answer
+        end = settle(self._handle, facts)
         if facts.error:
             report_answer(
                 self._telemetry,
@@ -251,6 +338,7 @@ class _Answer:
             )
         if end.outcome is Outcome.COMPLETE and self._learned is not None:
             learn_from(self._learned, self._handle, facts.usage)
+        return end
 
 
 def _metered(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:

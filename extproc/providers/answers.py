@@ -23,8 +23,8 @@ from extproc.providers.tokens import count_tokens
 from extproc.providers.wire_formats import Answer, Framer, Header, WireFormat
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
-# Read at once: 5 ms of the smallest events that there are, 0.1 ms of usual ones.
-TURN_BYTES = 2048
+# Read at once: 2 ms of the smallest events that there are, 0.1 ms of usual ones.
+TURN_BYTES = 1024
 _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
 _SSE_FIELDS = (b"data", b"event", b"id", b"retry", b":")
 _BINARY_TYPES = ("audio/", "application/octet-stream")
@@ -93,6 +93,7 @@ class AnswerReader:
         self._decoder: codecs.IncrementalDecoder | None = None
         self._hid_open_event = False
         self._gives_up_hiding = False
+        self._gave_up = False
         self._json = JsonCollector()
         self._json_is_read = True
         self._json_value: JsonObject | None = None
@@ -178,13 +179,16 @@ class AnswerReader:
     def give_up(self) -> None:
         """Read no more: the rest passes unread, from the next step on."""
         self.readable = False
-        self._gives_up_hiding = True
+        self._gave_up = self._gives_up_hiding = True
 
     def is_short(self, chunk: bytes) -> bool:
         """Whether ``feed`` takes a few ms at most."""
-        if self._coded_head is not None or self._inflater is not None:
-            return False
-        return len(chunk) <= TURN_BYTES and not self._tally.is_full
+        return (
+            len(chunk) <= TURN_BYTES
+            and self._inflater is None
+            and self._coded_head is None
+            and not self._tally.is_full
+        )
 
     @property
     def left_to_read(self) -> int:
@@ -198,7 +202,7 @@ class AnswerReader:
 
         ``end`` is true with the last chunk (which may be empty); held bytes then come out.
         """
-        if self.readable and not self._gives_up_hiding and self.is_short(chunk):
+        if self.is_short(chunk) and self.readable and not self._gives_up_hiding:
             out = self._read(chunk, end=end)
             return None if not self._hides or out == chunk else out
         steps = self.steps(chunk, end=end)
@@ -210,7 +214,7 @@ class AnswerReader:
                 return replacement
 
     def steps(self, chunk: bytes, *, end: bool) -> Generator[None, None, bytes | None]:
-        """The same in steps of a few ms at most. All must be taken before anything else is asked."""
+        """The same in steps of a few ms. All must be taken before anything else is asked."""
         data, hides = chunk, self._hides
         if self._coded_head is not None:
             data = self._coded_head + chunk
@@ -226,11 +230,14 @@ class AnswerReader:
             # Compressed bytes cannot be changed, so nothing is hidden.
             out = data
             for piece in self._inflater.pieces(data):
-                yield from self._read_in_steps(piece, end=False)
+                if len(piece) <= TURN_BYTES and not self._tally.is_full:
+                    self._read(piece, end=False)
+                else:
+                    yield from self._read_in_steps(piece, end=False)
                 yield
-                if not self.readable:
+                if self._gave_up:
                     break
-            if end and self.readable:
+            if end and not self._gave_up:
                 self._read(b"", end=True)
         else:
             out = yield from self._read_in_steps(data, end=end)
@@ -250,7 +257,7 @@ class AnswerReader:
             if at == size:
                 return b"".join(out)
             yield
-            if not self.readable:
+            if self._gave_up:
                 if self._hides:
                     out.append(self._let_go())
                 out.append(data[at:])

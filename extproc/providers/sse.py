@@ -47,7 +47,8 @@ class SseParser:
     """Parses one stream. Keeps the unfinished event only, and of that at most ``max_event_bytes``.
 
     ``truncated`` becomes true when an event was larger than that: it is passed on unread, in
-    pieces, up to the next empty line; also when a large one could not be read. Time is linear in the bytes, however they are cut.
+    pieces, up to the next empty line. Also when a large one could not be read. Time is linear in
+    the bytes, however they are cut.
     """
 
     def __init__(self, *, keep_raw: bool = False, max_event_bytes: int = MAX_EVENT_BYTES) -> None:

@@ -23,12 +23,8 @@ class TextTally:
         self._counted = 0
         self._pending: int | None = 0
         self.chars = 0  # that are not counted yet
+        self.is_full = False  # so much has gathered that it should be flushed
         self.saw_text = False
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so much has gathered that it should be flushed."""
-        return self.chars > FLUSH_CHARS or len(self._streams) > _MAX_STREAMS
 
     def add(self, stream: Hashable, text: str) -> None:
         """Append a delta."""
@@ -42,12 +38,15 @@ class TextTally:
             self._streams[stream] = [text]
         else:
             parts.append(text)
+        if self.chars > FLUSH_CHARS or len(self._streams) > _MAX_STREAMS:
+            self.is_full = True
 
     def restart(self) -> None:
         """Forget all text so far: the provider said how many tokens it was."""
         self._streams.clear()
         self.chars = self._counted = 0
         self._pending = 0
+        self.is_full = False
 
     def count(self) -> int:
         """Tokens of all text since the last restart."""
@@ -73,3 +72,4 @@ class TextTally:
         self._streams = kept
         self.chars = sum(len(parts[0]) for parts in kept.values())
         self._pending = None
+        self.is_full = False
