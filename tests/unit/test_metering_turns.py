@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pytest
@@ -47,22 +48,23 @@ def _quiet() -> Iterator[None]:
     gc.unfreeze()
 
 
-async def longest_wait(work: Callable[[], Any]) -> float:
-    """The most CPU seconds that a task of 1 ms pauses has waited while ``work`` ran."""
-    longest = 0.0
+async def waits(work: Callable[[], Any]) -> list[float]:
+    """How many CPU seconds a task that pauses for 1 ms has waited, each time, beside ``work``."""
+    found: list[float] = []
 
     async def tick() -> None:
-        nonlocal longest
         while True:
             before = time.process_time()
             await asyncio.sleep(0.001)
-            longest = max(longest, time.process_time() - before)
+            found.append(time.process_time() - before)
 
     ticking = asyncio.create_task(tick())
+    await asyncio.sleep(0.005)
     await work()
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.005)
     ticking.cancel()
-    return longest
+    print(f"{max(found) * 1000:.1f} ms, median {median(found) * 1000:.1f}")
+    return found
 
 
 async def run(bench: Bench, *messages: pb.ProcessingRequest) -> list[Any]:
@@ -111,7 +113,7 @@ async def test_other_streams_go_on_beside_a_long_chunk(name: str) -> None:
     async def work() -> None:
         await run(bench, coded_headers(wire_format, coding=coding), body(sent, end=True))
 
-    assert await longest_wait(work) < MOST_SECONDS
+    assert max(await waits(work)) < MOST_SECONDS
     await run(
         apart,
         coded_headers(wire_format),
@@ -124,8 +126,8 @@ async def test_other_streams_go_on_beside_a_long_chunk(name: str) -> None:
 
 
 async def test_many_long_chunks_have_one_turn_together() -> None:
-    sent = gzip.compress(filled(b"data:{}\n\n", MB // 4, END))
-    benches = [Bench() for _ in range(20)]
+    sent = gzip.compress(filled(b"data:{}\n\n", MB // 10, END))
+    benches = [Bench() for _ in range(40)]
     shared = benches[0].metering
 
     async def one(bench: Bench) -> None:
@@ -135,9 +137,9 @@ async def test_many_long_chunks_have_one_turn_together() -> None:
     async def work() -> None:
         await asyncio.gather(*map(one, benches))
 
-    assert await longest_wait(work) < 2 * MOST_SECONDS
+    assert median(await waits(work)) < 0.015  # measured: 0.003; without an order of turns 0.05
     await benches[0].settler.flush(timeout_seconds=30)
-    assert [end.outcome for end in benches[0].ends] == [Outcome.COMPLETE] * 20
+    assert [end.outcome for end in benches[0].ends] == [Outcome.COMPLETE] * 40
 
 
 VECTOR = json.dumps([0.0123456789 + n / 7 for n in range(1000)]).encode()
@@ -172,7 +174,7 @@ async def test_other_streams_go_on_beside_a_large_document(name: str) -> None:
     async def work() -> None:
         await run(bench, message, body(sent[:MB]), body(sent[MB:]), body(b"", end=True))
 
-    assert await longest_wait(work) < MOST_PARSE_SECONDS
+    assert max(await waits(work)) < MOST_PARSE_SECONDS
     assert [end.outcome for end in bench.ends] == [outcome]
     if name == "no usage":
         assert bench.ends[0].output_tokens == HANDLE.reserved_tokens - HANDLE.input_tokens
