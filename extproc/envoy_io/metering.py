@@ -63,7 +63,7 @@ _OURS = tuple(
 _SHORT_BYTES = 16 * 1024
 # CPU for the long chunks of one answer; the longest real ones take a fifth of it.
 MOST_SECONDS = 10.0
-# Half of Envoy's patience with one message as we set it (``metering_timeout_ms``). When a stream is
+# Half of Envoy's patience with one message (``message_timeout`` as we set it). When a stream is
 # dropped later than this in a chunk, it may have been Envoy that left, not the client.
 _LATE_SECONDS = 1.0
 _READ_HEADERS = _PROVIDER_HEADERS | {":status", "content-type", "content-encoding"}
