@@ -187,7 +187,12 @@ async def serve(settings: Settings) -> None:
             learned=learned,
         ),
         metering=Metering(
-            settler, metrics, is_stopping=drained.is_set, metered=metered, learned=learned
+            settler,
+            metrics,
+            is_stopping=drained.is_set,
+            metered=metered,
+            learned=learned,
+            executor=executor,
         ),
         ending=Ending(
             settler,

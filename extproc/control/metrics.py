@@ -79,6 +79,14 @@ class Metrics:
                 registry=registry,
             )
         )
+        self._unread_answers = children(
+            Counter(
+                "tokenweir_unread_answers_total",
+                "Answers whose rest was passed on unread, by reason.",
+                ["reason"],
+                registry=registry,
+            )
+        )
         self._unknown_models = children(
             Counter(
                 "tokenweir_unknown_models_total",
@@ -219,6 +227,9 @@ class Metrics:
 
     def unmetered(self, reason: str, *, allowed: bool) -> None:
         self._unmetered(reason, "allowed" if allowed else "refused").inc()
+
+    def unread_answer(self, reason: str) -> None:
+        self._unread_answers(reason).inc()
 
     def unknown_model(self, *, allowed: bool) -> None:
         self._unknown_models("allowed" if allowed else "refused").inc()

@@ -129,6 +129,10 @@ class Telemetry(Protocol):
 
     def unmetered(self, reason: str, *, allowed: bool) -> None: ...
 
+    def unread_answer(self, reason: str) -> None:
+        """An answer whose rest was passed on unread: reading it took too long."""
+        ...
+
     def unknown_model(self, *, allowed: bool) -> None:
         """A request for a model that neither a price nor a setting names."""
         ...

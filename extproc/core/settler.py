@@ -8,11 +8,18 @@ while; after that the reaper finds the reservation by its deadline, so nothing s
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.ports import ReservationStore, Telemetry
-from extproc.core.reservations import Outcome, Settlement, SettleResult, SettleStatus, State
+from extproc.core.reservations import (
+    Outcome,
+    Settlement,
+    SettleResult,
+    SettleStatus,
+    Source,
+    State,
+)
 
 log = logging.getLogger("tokenweir.settle")
 
@@ -48,6 +55,12 @@ class Settler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def submit_when(self, read: Coroutine[None, None, Settlement]) -> None:
+        """Settle what ``read`` finds, which may take a while. Never awaits, never raises."""
+        task = asyncio.get_running_loop().create_task(self._run_when(read))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def flush(self, *, timeout_seconds: float) -> int:
         """Wait for what is under way; returns how many settlements were left undone."""
         if self._tasks:
@@ -56,6 +69,15 @@ class Settler:
         for task in left:
             task.cancel()
         return len(left)
+
+    async def _run_when(self, read: Coroutine[None, None, Settlement]) -> None:
+        try:
+            settlement = await read
+        except Exception:  # as a handler's fault; the reaper has the reservation
+            self._telemetry.settlement_failed(Source.METERING.value)
+            log.exception("an answer could not be read to its end")
+            return
+        await self._run(settlement)
 
     async def _run(self, settlement: Settlement) -> None:
         call: Callable[[Settlement], Awaitable[SettleResult]]

@@ -5,56 +5,23 @@ The loop of a stream ends alike when Envoy half-closes, when the client leaves a
 breaks (measured with grpcio 1.85), so only Envoy's end of stream or trailers mean "complete".
 Anything else ends in ``finally``, which hands the settlement over without awaiting, because the
 first await there is killed.
+
+A chunk that takes long is read in turns with everything else on the loop. Whatever then is still to
+be read at the end, of a chunk or of a whole document, is read by the settlement's own task.
 """
 
-import logging
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
+from concurrent.futures import Executor
 
 import grpc
-from envoy.config.core.v3.base_pb2 import HeaderMap
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
-from extproc.core.handles import NAMESPACE, Handle, handle_from_fields
 from extproc.core.learned_factors import LearnedFactors
 from extproc.core.metered import Metered
-from extproc.core.outcomes import (
-    AnswerFacts,
-    release,
-    settle_answer,
-    settle_interrupted,
-)
 from extproc.core.ports import Telemetry
-from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
-from extproc.envoy_io.attributes import Attributes, metadata_fields
-from extproc.envoy_io.provider_reports import report_answer, report_rooms
-from extproc.envoy_io.replies import (
-    CONTINUE_RESPONSE_BODY,
-    CONTINUE_RESPONSE_HEADERS,
-    CONTINUE_RESPONSE_TRAILERS,
-    body_reply,
-    mark_metered,
-)
-from extproc.providers.answers import AnswerReader, answer_reader
-from extproc.providers.error_answers import ErrorBody
-from extproc.providers.input_correction import learn_from
-from extproc.providers.provider_room import HEADERS as _PROVIDER_HEADERS
-
-log = logging.getLogger("tokenweir.metering")
-
-# Envoy's word for an answer that really came from the upstream, in response.code_details.
-_VIA_UPSTREAM = "via_upstream"
-# Keys of our own limits in the metadata, and the headers that the route makes of them.
-_OURS = tuple(
-    (
-        f"limit_{unit}",
-        f"remaining_{unit}",
-        *(f"x-ratelimit-{part}-{unit}" for part in ("limit", "remaining", "reset")),
-    )
-    for unit in ("requests", "tokens")
-)
-_READ_HEADERS = _PROVIDER_HEADERS | {":status", "content-type", "content-encoding"}
+from extproc.envoy_io.metered_answer import MeteredAnswer
+from extproc.envoy_io.turns import Turns
 
 
 class Metering:
@@ -68,24 +35,25 @@ class Metering:
         is_stopping: Callable[[], bool],
         metered: Metered | None = None,
         learned: LearnedFactors | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self._settler = settler
         self._metered = metered
         self._telemetry = telemetry
         self._is_stopping = is_stopping
         self._learned = learned
+        self._executor = executor
+        self._turns = Turns()
 
     async def process(self, context: grpc.aio.ServicerContext) -> None:
         """One ext_proc stream."""
-        answer = _Answer(
-            self._settler, self._telemetry, is_stopping=self._is_stopping, learned=self._learned
-        )
+        answer = self._new_answer()
         try:
             while not answer.done:
                 message: pb.ProcessingRequest = await context.read()
                 if message is grpc.aio.EOF:
                     return
-                reply = answer.on_message(message)
+                reply = await _reply_of(answer, message)
                 if reply is None:
                     return
                 await context.write(reply)
@@ -95,13 +63,11 @@ class Metering:
     async def observe(self, context: grpc.aio.ServicerContext) -> None:
         """One ext_proc stream in observability mode: nobody waits for a word of ours, and none can
         carry the mark of a settlement, so that this process remembers it for the ending."""
-        answer = _Answer(
-            self._settler, self._telemetry, is_stopping=self._is_stopping, learned=self._learned
-        )
+        answer = self._new_answer()
         try:
             while not answer.done:
                 message: pb.ProcessingRequest = await context.read()
-                if message is grpc.aio.EOF or answer.on_message(message) is None:
+                if message is grpc.aio.EOF or await _reply_of(answer, message) is None:
                     return
         finally:
             # Envoy keeps the stream of the client open until we return (or for five seconds).
@@ -110,210 +76,21 @@ class Metering:
             if settled is not None and self._metered is not None:
                 self._metered.add(settled)
 
-
-class _Answer:
-    """One answer: what was seen of it, and its single settlement."""
-
-    def __init__(
-        self,
-        settler: Settler,
-        telemetry: Telemetry,
-        *,
-        is_stopping: Callable[[], bool],
-        learned: LearnedFactors | None,
-    ) -> None:
-        self._settler = settler
-        self._telemetry = telemetry
-        self._is_stopping = is_stopping
-        self._learned = learned
-        self._handle: Handle | None = None
-        self._reader: AnswerReader | None = None
-        self._headers: dict[str, str] = {}
-        # The body of an answer with an error status, until it is reported.
-        self._error: ErrorBody | None = None
-        self._settled = False
-        self.done = False
-
-    @property
-    def settled_id(self) -> str | None:
-        """The reservation that was settled here; None when that is left to the ending."""
-        return self._handle.reservation_id if self._settled and self._handle is not None else None
-
-    def on_message(self, message: pb.ProcessingRequest) -> pb.ProcessingResponse | None:
-        """The reply to one message; None when there is nothing for us in this answer."""
-        kind = message.WhichOneof("request")
-        if kind == "response_headers":
-            return self._on_headers(message)
-        if self._error is not None:
-            return self._on_error_body(message, self._error)
-        if self._reader is None:
-            return None
-        if kind == "response_body":
-            return self._on_body(message.response_body)
-        if kind == "response_trailers":
-            self._reader.feed(b"", end=True)
-            self._settle(ended=True)
-            return _metered(CONTINUE_RESPONSE_TRAILERS)
-        return None
-
-    def close(self) -> None:
-        """The stream is over, whatever the reason. Must not await."""
-        if self._error is not None:
-            self._report_error(self._error.value())
-        if self._reader is not None and not self._settled:
-            self._settle(ended=False)
-
-    def _on_headers(self, message: pb.ProcessingRequest) -> pb.ProcessingResponse | None:
-        fields = metadata_fields(message.metadata_context, namespace=NAMESPACE)
-        handle = self._handle = handle_from_fields(fields)
-        if handle is None:
-            # Not admitted by us: a refusal of ours, or a request that was let through unmetered.
-            return None
-        headers = self._headers = _read_headers(message.response_headers.headers)
-        _drop_ours(headers, fields)
-        if not headers.get(":status", "").startswith("2"):
-            return self._on_error_status(handle, message)
-        report_rooms(self._telemetry, handle, headers)
-        self._reader = answer_reader(
-            handle.wire_format,
-            content_type=headers.get("content-type") or None,
-            content_encoding=headers.get("content-encoding") or None,
-            hides_usage=handle.hides_usage,
-            encoding=handle.encoding,
-            factor_percent=handle.factor_percent,
-            header=partial(_header, message.response_headers.headers),
-        )
-        if message.response_headers.end_of_stream:
-            self._reader.feed(b"", end=True)
-            self._settle(ended=True)
-            return _metered(CONTINUE_RESPONSE_HEADERS)
-        if handle.hides_usage:
-            # The body gets shorter than the upstream said.
-            reply = pb.ProcessingResponse()
-            common = reply.response_headers.response
-            common.header_mutation.remove_headers.append("content-length")
-            return reply
-        return CONTINUE_RESPONSE_HEADERS
-
-    def _on_error_status(
-        self, handle: Handle, message: pb.ProcessingRequest
-    ) -> pb.ProcessingResponse | None:
-        """An error answer carries no usage. One that Envoy itself made is left to the ending, which
-        knows by Envoy's flags whether the upstream was ever called."""
-        if Attributes(message).text("response.code_details") != _VIA_UPSTREAM:
-            return None
-        self._settled = True
-        end = release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING)
-        self._settler.submit(end)
-        self._error = ErrorBody(self._headers.get("content-encoding"))
-        if message.response_headers.end_of_stream:
-            self._report_error(None)
-        return _metered(CONTINUE_RESPONSE_HEADERS)
-
-    def _on_error_body(
-        self, message: pb.ProcessingRequest, error: ErrorBody
-    ) -> pb.ProcessingResponse | None:
-        """The body tells what the error is; it is settled already, and passes unchanged."""
-        if message.WhichOneof("request") == "response_trailers":
-            self._report_error(error.value())
-            return CONTINUE_RESPONSE_TRAILERS
-        body = message.response_body
-        error.add(body.body)
-        if body.end_of_stream:
-            self._report_error(error.value())
-        return CONTINUE_RESPONSE_BODY
-
-    def _report_error(self, value: object) -> None:
-        """Count and log the provider's error, once; of a redirect there is nothing to say."""
-        self._error = None
-        self.done = True
-        status = self._headers.get(":status", "")
-        if self._handle is None or status < "4":
-            return
-        report_answer(
+    def _new_answer(self) -> MeteredAnswer:
+        return MeteredAnswer(
+            self._settler,
             self._telemetry,
-            self._handle,
-            status=int(status) if status.isdigit() else 0,
-            headers=self._headers,
-            value=value,
+            is_stopping=self._is_stopping,
+            learned=self._learned,
+            turns=self._turns,
+            executor=self._executor,
         )
 
-    def _on_body(self, body: pb.HttpBody) -> pb.ProcessingResponse:
-        assert self._reader is not None
-        if self._is_stopping():
-            # We may be cut before the next chunk: let no byte depend on us any longer.
-            self._reader.stop_hiding()
-        replacement = self._reader.feed(body.body, end=body.end_of_stream)
-        if body.end_of_stream:
-            self._settle(ended=True)
-        return body_reply(replacement, metered=body.end_of_stream)
 
-    def _settle(self, *, ended: bool) -> None:
-        assert self._handle is not None
-        assert self._reader is not None
-        self._settled = True
-        self.done = ended
-        facts = AnswerFacts(
-            usage=self._reader.usage,
-            counted_output_tokens=self._reader.counted_output_tokens(),
-            saw_output=self._reader.saw_output,
-            ended=ended,
-            finished=self._reader.complete,
-            error=self._reader.error,
-            unread=self._reader.unread,
-        )
-        if not ended and self._is_stopping():
-            # We stop, not the answer: the rest passes unseen, so the reserve is the better guess.
-            end = settle_interrupted(self._handle, facts)
-        else:
-            end = settle_answer(self._handle, facts)
-        self._settler.submit(end)
-        if facts.error:
-            report_answer(
-                self._telemetry,
-                self._handle,
-                status=int(self._headers[":status"]),
-                headers=self._headers,
-                value=self._reader.error_value,
-            )
-        if end.outcome is Outcome.COMPLETE and self._learned is not None:
-            learn_from(self._learned, self._handle, facts.usage)
-
-
-def _metered(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:
-    reply = pb.ProcessingResponse()
-    reply.CopyFrom(plain)
-    mark_metered(reply)
-    return reply
-
-
-def _drop_ours(headers: dict[str, str], fields: Mapping[str, object]) -> None:
-    """Where the route sets our own x-ratelimit-* it does so before metering sees the answer, in
-    place of the provider's: what equals ours is not the provider's word."""
-    for limit, remaining, *names in _OURS:
-        ours = fields.get(limit)
-        if ours is None or ours != headers.get(names[0]):
-            continue
-        if fields.get(remaining) == headers.get(names[1]):
-            for name in names:
-                headers.pop(name, None)
-
-
-def _read_headers(headers: HeaderMap) -> dict[str, str]:
-    """The headers that are looked at; the first of each name."""
-    found: dict[str, str] = {}
-    for header in headers.headers:
-        name = header.key
-        if name in _READ_HEADERS and name not in found:
-            value: bytes = header.raw_value or header.value.encode()
-            found[name] = value.decode("latin-1")
-    return found
-
-
-def _header(headers: HeaderMap, name: str) -> str:
-    """Any other one, where a format asks for it; "" when it is absent."""
-    for header in headers.headers:
-        if header.key == name:
-            value: bytes = header.raw_value or header.value.encode()
-            return value.decode("latin-1")
-    return ""
+async def _reply_of(
+    answer: MeteredAnswer, message: pb.ProcessingRequest
+) -> pb.ProcessingResponse | None:
+    """Only what may take long awaits anything."""
+    if answer.is_long(message):
+        return await answer.on_long_body(message.response_body)
+    return answer.on_message(message)

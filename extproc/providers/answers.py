@@ -6,6 +6,7 @@ directions in practice.
 """
 
 import codecs
+from collections.abc import Generator
 from typing import Literal
 
 from extproc.core.usage import Usage
@@ -22,6 +23,8 @@ from extproc.providers.tokens import count_tokens
 from extproc.providers.wire_formats import Answer, Framer, Header, WireFormat
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
+# Read at once: 2 ms of the smallest events that there are, 0.1 ms of usual ones.
+TURN_BYTES = 1024
 _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
 _SSE_FIELDS = (b"data", b"event", b"id", b"retry", b":")
 _BINARY_TYPES = ("audio/", "application/octet-stream")
@@ -90,6 +93,7 @@ class AnswerReader:
         self._decoder: codecs.IncrementalDecoder | None = None
         self._hid_open_event = False
         self._gives_up_hiding = False
+        self._gave_up = False
         self._json = JsonCollector()
         self._json_is_read = True
         self._json_value: JsonObject | None = None
@@ -172,38 +176,97 @@ class AnswerReader:
         process is about to stop and would take held bytes with it."""
         self._gives_up_hiding = True
 
+    def give_up(self) -> None:
+        """Read no more: the rest passes unread, from the next step on."""
+        self.readable = False
+        self._gave_up = self._gives_up_hiding = True
+
+    def is_short(self, chunk: bytes) -> bool:
+        """Whether ``feed`` takes a few ms at most."""
+        return (
+            len(chunk) <= TURN_BYTES
+            and self._inflater is None
+            and self._coded_head is None
+            and not self._tally.is_full
+        )
+
+    @property
+    def left_to_read(self) -> int:
+        """Bytes, or characters, that the first question after the end has to read and count."""
+        framer = self._framer
+        cut = framer.cut_size if isinstance(framer, NdjsonParser) else 0
+        return self._json.size + self._tally.chars + cut
+
     def feed(self, chunk: bytes, *, end: bool) -> bytes | None:
         """Take the next chunk. None: pass it on unchanged; bytes: pass these on instead.
 
         ``end`` is true with the last chunk (which may be empty); held bytes then come out.
         """
+        if self.is_short(chunk) and self.readable and not self._gives_up_hiding:
+            out = self._read(chunk, end=end)
+            return None if not self._hides or out == chunk else out
+        steps = self.steps(chunk, end=end)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                replacement: bytes | None = done.value
+                return replacement
+
+    def steps(self, chunk: bytes, *, end: bool) -> Generator[None, None, bytes | None]:
+        """The same in steps of a few ms. All must be taken before anything else is asked."""
+        data, hides = chunk, self._hides
         if self._coded_head is not None:
-            chunk_and_held = self._coded_head + chunk
-            if len(chunk_and_held) < 2 and not end:
+            data = self._coded_head + chunk
+            if len(data) < 2 and not end:
                 # One byte does not tell whether the answer is compressed.
-                self._coded_head = chunk_and_held
-                return b"" if self._hides else None
+                self._coded_head = data
+                return b"" if hides else None
             self._coded_head = None
-            self._choose_coding(chunk_and_held)
-        else:
-            chunk_and_held = chunk
+            self._choose_coding(data)
         if not self.readable:
-            out = chunk_and_held
+            out = data
         elif self._inflater is not None:
             # Compressed bytes cannot be changed, so nothing is hidden.
-            out = chunk_and_held
-            for piece in self._inflater.pieces(chunk_and_held):
-                self._read(piece, end=False)
-            if end:
+            out = data
+            for piece in self._inflater.pieces(data):
+                if len(piece) <= TURN_BYTES and not self._tally.is_full:
+                    self._read(piece, end=False)
+                else:
+                    yield from self._read_in_steps(piece, end=False)
+                yield
+                if self._gave_up:
+                    break
+            if end and not self._gave_up:
                 self._read(b"", end=True)
         else:
-            out = self._read(chunk_and_held, end=end)
-        if not self._hides:
-            return None
-        if self._gives_up_hiding:
-            self._hides = False
-            out += self._head + self._framer.unfinished()
-        return None if out == chunk else out
+            out = yield from self._read_in_steps(data, end=end)
+        if self._hides and self._gives_up_hiding:
+            out += self._let_go()
+        return None if not hides or out == chunk else out
+
+    def _read_in_steps(self, data: bytes, *, end: bool) -> Generator[None, None, bytes]:
+        out: list[bytes] = []
+        at, size = 0, len(data)
+        while True:
+            until = _step_end(data, at)
+            out.append(self._read(data[at:until], end=end and until == size))
+            at = until
+            if self._tally.is_full:
+                yield from self._tally.flush()
+            if at == size:
+                return b"".join(out)
+            yield
+            if self._gave_up:
+                if self._hides:
+                    out.append(self._let_go())
+                out.append(data[at:])
+                return b"".join(out)
+
+    def _let_go(self) -> bytes:
+        """Hide nothing any more; what is held."""
+        self._hides = False
+        return self._head + self._framer.unfinished()
 
     def _choose_coding(self, start: bytes) -> None:
         kind = sniff_answer(start, self._content_encoding) if start else None
@@ -313,6 +376,19 @@ class AnswerReader:
             return
         for value in values:
             self._answer.take_event(SseEvent(b"", value))
+
+
+def _step_end(data: bytes, start: int) -> int:
+    """Where the next step ends: behind an event, where one ends, because those that are whole are
+    read faster."""
+    limit = start + TURN_BYTES
+    if limit >= len(data):
+        return len(data)
+    for empty_line in (b"\n\n", b"\n\r\n"):
+        at = data.rfind(empty_line, start, limit)
+        if at >= 0:
+            return at + len(empty_line)
+    return limit
 
 
 def _is_usage_only(value: JsonObject | None) -> bool:

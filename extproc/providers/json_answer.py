@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable
 
+from extproc.providers.large_json import LARGE_BYTES, bounded
 from extproc.providers.requests import JsonObject
 
 _MAX_DIGITS = 30
@@ -31,8 +32,14 @@ def parse_object(data: bytes) -> JsonObject | None:
 def parse_json(data: bytes) -> object:
     """The JSON value in ``data``; None for anything else. Never raises.
 
-    Bytes that are not UTF-8 are replaced, control characters in strings accepted.
+    Bytes that are not UTF-8 are replaced, control characters in strings accepted. A large text of
+    very many values is not read.
     """
+    if len(data) > LARGE_BYTES:
+        few = bounded(data)
+        if few is None:
+            return None
+        data = few
     text = data.decode("utf-8", "replace").strip("\ufeff \t\r\n")
     value: object
     try:

@@ -3,6 +3,7 @@
 import re
 
 from extproc.providers.json_answer import parse_object
+from extproc.providers.large_json import bounded
 from extproc.providers.requests import JsonObject
 
 MAX_JSON_BYTES = 8 * 1024 * 1024
@@ -13,7 +14,8 @@ _USAGE_KEY = re.compile(rb'(?<!\\)"usage(?:Metadata)?"\s*:\s*(?=\{)')
 
 
 class JsonCollector:
-    """Keeps the whole document up to ``max_bytes``, of a larger one only the end.
+    """Keeps the whole document up to ``max_bytes``, of a larger one only the end. One of too many
+    values is taken for a larger one when it is asked for.
 
     Embeddings of many texts take tens of megabytes, and their usage stands behind them.
     """
@@ -30,6 +32,11 @@ class JsonCollector:
         if self.overflowed and len(self._kept) > 2 * _TAIL_BYTES:
             self._kept = self._kept[-_TAIL_BYTES:]
 
+    @property
+    def size(self) -> int:
+        """How many bytes are kept."""
+        return len(self._kept)
+
     def raw(self) -> bytes:
         """The bytes that are kept."""
         return bytes(self._kept)
@@ -38,7 +45,12 @@ class JsonCollector:
         """The document; of a larger one an object with its usage only; None when incomplete."""
         raw = self.raw()
         if not self.overflowed:
-            return parse_object(raw)
+            few = bounded(raw)
+            if few is not None:
+                return parse_object(few)
+            self.overflowed = True
+            self._kept = self._kept[-_TAIL_BYTES:]
+            raw = self.raw()
         keys = list(_USAGE_KEY.finditer(raw))
         if not keys:
             return None

@@ -8,6 +8,7 @@ The raw bytes of all events together are exactly the bytes fed, in order.
 """
 
 from extproc.providers.json_answer import parse_object
+from extproc.providers.large_json import LARGE_BYTES
 from extproc.providers.sse import MAX_EVENT_BYTES, SseEvent
 from extproc.providers.wire_formats import Framing
 
@@ -62,6 +63,11 @@ class NdjsonParser:
         """The bytes of the line that is not complete yet."""
         return bytes(self._buffer)
 
+    @property
+    def cut_size(self) -> int:
+        """Bytes of the cut document."""
+        return 0 if self._strays is None else len(self._strays) + len(self._buffer)
+
     def cut_document(self) -> bytes:
         """All bytes, as long as no object was complete: of one that was cut, what there is."""
         return b"" if self._strays is None else bytes(self._strays + self._buffer)
@@ -81,6 +87,8 @@ class NdjsonParser:
             self._strays = None
             events.append(self._event(line)._replace(value=value))
             return
+        if len(bare) > LARGE_BYTES and value is None and bare[:1] == b"{":
+            self.truncated = True
         if self._strays is not None:
             self._strays += line
             if len(self._strays) > self._max_line_bytes:

@@ -15,6 +15,7 @@ import re
 from typing import NamedTuple
 
 from extproc.providers.json_answer import parse_object
+from extproc.providers.large_json import LARGE_BYTES
 from extproc.providers.requests import JsonObject
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
@@ -46,7 +47,8 @@ class SseParser:
     """Parses one stream. Keeps the unfinished event only, and of that at most ``max_event_bytes``.
 
     ``truncated`` becomes true when an event was larger than that: it is passed on unread, in
-    pieces, up to the next empty line. Time is linear in the bytes, however they are cut.
+    pieces, up to the next empty line. Also when a large one could not be read. Time is linear in
+    the bytes, however they are cut.
     """
 
     def __init__(self, *, keep_raw: bool = False, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -173,6 +175,8 @@ class SseParser:
         value = parse_object(b"\n".join(data)) if data else None
         if value is None and len(data) > 1:
             value = _last_object(data)
+        if value is None and sum(map(len, data)) > LARGE_BYTES:
+            self.truncated = True
         events.append(SseEvent(self._raw(), value, name=name))
 
     def _finish(self, events: list[SseEvent]) -> None:

@@ -80,7 +80,7 @@ class TiktokenCounter:
 
     def __call__(self, text: str) -> int:
         text = _LONE_SURROGATE.sub("\ufffd", text)
-        return sum(self._count_piece(piece) for piece in _pieces(text, _TIKTOKEN_PIECE))
+        return sum(self._count_piece(piece) for piece in pieces_of(text, _TIKTOKEN_PIECE))
 
     def _count_piece(self, piece: str) -> int:
         try:
@@ -109,7 +109,7 @@ class ToktokCounter:
 
     def __call__(self, text: str) -> int:
         if len(text) > _TOKTOK_PIECE:
-            return sum(self._count_piece(piece) for piece in _pieces(text, _TOKTOK_PIECE))
+            return sum(self._count_piece(piece) for piece in pieces_of(text, _TOKTOK_PIECE))
         return self._count_piece(text)
 
     def _count_piece(self, piece: str) -> int:
@@ -144,7 +144,8 @@ def safe_cut(text: str, limit: int) -> int:
     return limit
 
 
-def _pieces(text: str, limit: int) -> list[str]:
+def pieces_of(text: str, limit: int) -> list[str]:
+    """``text`` in parts of ``limit`` characters at most, cut as ``safe_cut`` does."""
     pieces: list[str] = []
     start = 0
     while len(text) - start > limit:

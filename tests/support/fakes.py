@@ -127,6 +127,9 @@ class RecordingTelemetry:
     def unmetered(self, reason: str, *, allowed: bool) -> None:
         self.lines.append(f"unmetered {reason} {'allowed' if allowed else 'refused'}")
 
+    def unread_answer(self, reason: str) -> None:
+        self.lines.append(f"unread_answer {reason}")
+
     def unknown_model(self, *, allowed: bool) -> None:
         self.lines.append(f"unknown_model {'allowed' if allowed else 'refused'}")
 
