@@ -87,7 +87,7 @@ def test_the_usage_chunk_that_was_asked_for_arrives(client: StackClient) -> None
 @pytest.mark.parametrize("how", ["plain", "streamed"])
 def test_anthropic_messages_are_metered(client: StackClient, how: str) -> None:
     client.limit()
-    headers = {"x-fake": f"output=21;label=anthropic-{how}"}
+    headers = {"x-fake": f"output=21;label=main-job-{how}"}
     if how == "streamed":
         with client.anthropic.messages.stream(
             model="claude-sonnet-5-5", max_tokens=100, messages=MESSAGES, extra_headers=headers
@@ -99,7 +99,7 @@ def test_anthropic_messages_are_metered(client: StackClient, how: str) -> None:
         )
         assert answer.usage.output_tokens == 21
     (record,) = client.settled(1)
-    (produced,) = client.journal(f"anthropic-{how}")
+    (produced,) = client.journal(f"main-job-{how}")
     assert int(record["charged"]) == produced["input_tokens"] + 21
 
 

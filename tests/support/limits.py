@@ -13,12 +13,15 @@ _TIMEOUT_MS = 3000
 
 
 def write_limits(stack: Stack, service: str, *, rpm: int, tpm: int) -> None:
-    """As ``stack.set_limits``: in force for the next request. Redis is no cluster."""
+    """As ``stack.set_limits``: in force for the next request."""
 
     async def write() -> None:
         database = Database(url=stack.database_url, threads=1, timeout_ms=_TIMEOUT_MS)
         redis = open_client(
-            url=stack.redis_url, cluster=False, timeout_ms=_TIMEOUT_MS, max_connections=1
+            url=stack.redis_url,
+            cluster="," in stack.redis_url,
+            timeout_ms=_TIMEOUT_MS,
+            max_connections=1,
         )
         try:
             await LimitAdmin(redis, LimitTable(database)).set(service, rpm=rpm, tpm=tpm)
