@@ -35,7 +35,8 @@ up: install ## Run the whole thing on this machine until Ctrl-C.
 	@$(BIN)/tokenweir up
 
 test: install services ## Run all tests against real Envoy, Valkey and MariaDB.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit
+	$(BIN)/python -m pytest tests/contract tests/e2e
 
 machine: install ## Try 20,000 long sequences of calls against the model of the counters (an hour).
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q tests/contract/test_engine_machine.py

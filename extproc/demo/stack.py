@@ -38,10 +38,11 @@ _MAX_SOCKET_PATH = 107
 _OK = 200
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 15.0
-# Stores start first, so that whoever needs them finds them. Envoy stops first, so that no new
-# request comes while the server writes its last settlements.
-_START_ORDER = ("valkey", "provider", "servers", "work", "envoy")
-_STOP_ORDER = ("envoy", "servers", "work", "provider", "valkey")
+# Stores start first, so that whoever needs them finds them, and Envoy last, because it asks at once
+# for the health of the servers. It also stops first, so that no new request comes while they write
+# their last settlements.
+_START_ORDER = (("valkey", "provider"), ("servers", "work"), ("envoy",))
+_STOP_ORDER = (("envoy",), ("servers",), ("work",), ("provider",), ("valkey",))
 
 
 def demo_key(service_id: str) -> str:
@@ -181,8 +182,13 @@ class Stack:
         ChildError shows the end of the log of whoever failed."""
         try:
             self._envoy_config.write_text(to_yaml(self.render_options()))
-            self.cli("db", "upgrade")
-            for names in self._groups(_START_ORDER):
+            first, *later = self._groups(_START_ORDER)
+            for name in first:
+                self._children[name].start()
+            self.cli("db", "upgrade")  # meanwhile
+            for name in first:
+                self._wait_ready(name)
+            for names in later:
                 for name in names:
                     self._children[name].start()
                 for name in names:
@@ -203,8 +209,12 @@ class Stack:
             if self.is_temporary:
                 shutil.rmtree(self.run_dir, ignore_errors=True)
 
-    def _groups(self, order: Sequence[str]) -> list[list[str]]:
-        groups = [[*self.grpc_addresses] if name == "servers" else [name] for name in order]
+    def _groups(self, order: Sequence[Sequence[str]]) -> list[list[str]]:
+        servers = [*self.grpc_addresses]
+        groups = (
+            [each for name in names for each in (servers if name == "servers" else [name])]
+            for names in order
+        )
         return [[name for name in names if name in self._children] for names in groups]
 
     def child(self, name: str) -> Child:
