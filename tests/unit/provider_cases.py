@@ -57,7 +57,7 @@ def pack(plain: bytes, coding: str) -> bytes:
     if coding == "br":
         packed: bytes = brotli.compress(plain, quality=5)
         return packed
-    return zstd.compress(plain) if coding == "zstd" else gzip.compress(plain)
+    return zstd.compress(plain) if coding == "zstd" else gzip.compress(plain, mtime=0)
 
 
 def request_cases() -> list[RequestCase]:
