@@ -126,7 +126,8 @@ def _stop_on_signals() -> tuple[asyncio.Event, asyncio.Event]:
         (hurry if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # A terminal that closes is no reason to lose settlements.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, signalled)
     return stop, hurry
 

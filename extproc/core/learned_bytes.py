@@ -1,8 +1,9 @@
 """How many bytes of an answer stand for one token, learned where both are known.
 
 For answers of which only the size is known: those of profile ``native`` that broke off, or whose
-format Envoy does not read. A stream of one token an event has some 250 bytes a token, a plain
-answer 5; each format and model has its own.
+format Envoy does not read. A stream of one token an event has some 250 bytes a token, one of many
+tokens an event 6, a plain answer 5. Each root, format and model has its own: nobody teaches what
+others are charged by.
 """
 
 from collections import OrderedDict
@@ -10,15 +11,17 @@ from collections import OrderedDict
 _MOST_KEPT = 1024
 _WEIGHT = 0.1  # of the newest answer
 _LEAST_TOKENS = 8  # shorter answers are mostly envelope
-# Before anything was learned. Low: an answer whose size is all that is known is not cheaper for it.
+# Before anything was learned.
 _STREAM, _PLAIN = 100.0, 4.0
-_LOWEST, _HIGHEST = 1.0, 10_000.0
+# Answers with much beside their text (probabilities of tokens) must not make others cheap.
+_LOWEST, _HIGHEST = 1.0, 300.0
 
-Key = tuple[str, str, bool]
+Key = tuple[str, str, str, bool]
 
 
 class LearnedBytes:
-    """Bytes a token by (wire format, model, whether it streams). Bounded, of this process alone."""
+    """Bytes a token by (root, wire format, model, whether it streams). Bounded, of this
+    process alone."""
 
     def __init__(self) -> None:
         self._ratios: OrderedDict[Key, float] = OrderedDict()
@@ -37,5 +40,5 @@ class LearnedBytes:
         """The output tokens of ``size`` bytes, rounded up."""
         ratio = self._ratios.get(key)
         if ratio is None:
-            ratio = _STREAM if key[2] else _PLAIN
+            ratio = _STREAM if key[3] else _PLAIN
         return -int(-size // ratio)

@@ -37,7 +37,9 @@ def settle_answer(handle: Handle, facts: AnswerFacts) -> Settlement:
     """The settlement of an answer with a success status, as metering saw it."""
     usage = facts.usage
     complete = facts.ended and (facts.finished or not facts.error)
-    if usage.is_known and (complete or facts.error or facts.finished):
+    # A running total, behind which more was produced, of an answer whose own end never came.
+    is_running = not facts.finished and facts.counted_output_tokens > (usage.output_tokens or 0)
+    if usage.is_known and not is_running and (complete or facts.error or facts.finished):
         assert usage.input_tokens is not None
         assert usage.output_tokens is not None
         return _settlement(
@@ -140,7 +142,8 @@ def settle_native(
     handle: Handle, outcome: Outcome, usage: Usage, *, guessed_output_tokens: int
 ) -> Settlement:
     """The settlement of an answer whose usage Envoy read itself; ``guessed_output_tokens`` is what
-    its size tells where it did not."""
+    its size tells where it did not, and then at least the reserve stands."""
+    state = State.RECONCILING if outcome is Outcome.UPSTREAM_BROKEN else State.SETTLED
     if usage.is_known:
         assert usage.input_tokens is not None
         assert usage.output_tokens is not None
@@ -153,18 +156,21 @@ def settle_native(
             # Of an answer that was cut it may be the running total.
             knowledge=Knowledge.KNOWN if is_whole else Knowledge.COUNTED,
             outcome=Outcome.COMPLETE if is_whole else outcome,
+            state=state,
             writes_history=is_whole,
             usage=usage,
         )
+    input_tokens = handle.input_tokens if usage.input_tokens is None else usage.input_tokens
+    reserved = handle.reserved_tokens - input_tokens
     return _settlement(
         handle,
         Source.ENDING,
-        input_tokens=handle.input_tokens if usage.input_tokens is None else usage.input_tokens,
-        output_tokens=max(guessed_output_tokens, usage.output_tokens or 0),
+        input_tokens=input_tokens,
+        output_tokens=max(guessed_output_tokens, usage.output_tokens or 0, reserved),
         usage=usage,
         knowledge=Knowledge.GUESSED,
         outcome=outcome,
-        state=State.RECONCILING if outcome is Outcome.UPSTREAM_BROKEN else State.SETTLED,
+        state=state,
     )
 
 

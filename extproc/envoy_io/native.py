@@ -14,6 +14,7 @@ from extproc.envoy_io.native_usage import native_usage
 from extproc.providers.input_correction import learn_from
 from extproc.providers.registry import format_named
 
+_VIA_UPSTREAM = "via_upstream"
 _STREAM_TYPES = (
     "text/event-stream",
     "application/x-ndjson",
@@ -31,23 +32,37 @@ class Native:
     def settlement(
         self, handle: Handle, outcome: Outcome, entry: HTTPAccessLogEntry, *, undelivered: bool
     ) -> Settlement:
-        """The one settlement of an ended request."""
-        if undelivered or outcome in (Outcome.UPSTREAM_REFUSED, Outcome.NOT_FORWARDED):
+        """The one settlement of an ended request.
+
+        ``undelivered``, or an answer of Envoy's own after the upstream had begun: what Envoy held
+        back may have been whole, and its size is not told.
+        """
+        if outcome is Outcome.UPSTREAM_REFUSED and _is_replaced(entry):
+            outcome = Outcome.UPSTREAM_BROKEN
+        if outcome in (Outcome.UPSTREAM_REFUSED, Outcome.NOT_FORWARDED):
             return settle_ending(handle, outcome, undelivered=undelivered)
         usage = native_usage(handle.wire_format, entry.common_properties.metadata)
         if handle.reserved_tokens <= handle.input_tokens and usage.output_tokens is None:
             # Nothing was reserved for an output: vectors, judgements.
             usage = replace(usage, output_tokens=0)
         content_type = entry.response.response_headers.get("content-type", "").lower()
-        key = (handle.wire_format, handle.model, content_type.startswith(_STREAM_TYPES))
+        is_stream = content_type.startswith(_STREAM_TYPES)
+        key = (handle.root, handle.wire_format, handle.model, is_stream)
         size = entry.response.response_body_bytes
         guess = self._bytes.tokens(key, size)
         if not format_named(handle.wire_format).has_text_output:
             # Vectors have no output, pictures and sound what was reserved for them.
-            guess = max(0, handle.reserved_tokens - handle.input_tokens)
+            guess = 0
         end = settle_native(handle, outcome, usage, guessed_output_tokens=guess)
         if end.outcome is Outcome.COMPLETE:
             self._bytes.learn(key, size=size, tokens=end.output_tokens)
             if self._learned is not None:
                 learn_from(self._learned, handle, usage)
         return end
+
+
+def _is_replaced(entry: HTTPAccessLogEntry) -> bool:
+    return bool(
+        entry.common_properties.HasField("time_to_first_upstream_rx_byte")
+        and entry.response.response_code_details != _VIA_UPSTREAM
+    )

@@ -93,7 +93,7 @@ _PROFILES: dict[Profile, tuple[str, ...]] = {
     ),
     "native-1.38": (
         "Profile native for Envoy 1.38 and later, in place of filters.yaml. Plain JSON answers are",
-        "held back until they are whole; one larger than Envoy's buffers is a 500 to the client.",
+        "held back until they are whole; one larger than the buffer filter's limit below is a 500.",
         'The access log needs `additional_response_headers_to_log: ["content-type"]`.',
     ),
 }

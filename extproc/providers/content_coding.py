@@ -13,6 +13,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5"
 _GZIP_NAMES = frozenset({"gzip", "x-gzip"})
 _NAMES = _GZIP_NAMES | {"deflate", "br", "zstd"}
+# What a packed request may always hold, and above that, how many times its size.
+_ALWAYS_BYTES, _MOST_RATIO = 1024 * 1024, 100
 
 
 def coding_name(content_encoding: str | None) -> str:
@@ -24,10 +26,14 @@ def coding_name(content_encoding: str | None) -> str:
 def decode_body(body: bytes, content_encoding: str | None, *, max_bytes: int) -> bytes:
     """A request's body without its content encoding.
 
-    Raises RequestError: 413 above ``max_bytes``, 415 for an encoding that is not known or several
-    at once, 400 when the bytes are not what the header says.
+    Raises RequestError: 413 above ``max_bytes``, or above 1 MiB and a hundred times its packed
+    size; 415 for an encoding that is not known or several at once; 400 when the bytes are not what
+    the header says.
     """
     name = coding_name(content_encoding)
+    if name:
+        # Nobody's chat packs better, and reading it costs by the plain byte.
+        max_bytes = min(max_bytes, max(_ALWAYS_BYTES, _MOST_RATIO * len(body)))
     if not name:
         if len(body) > max_bytes:
             raise _too_large(max_bytes)

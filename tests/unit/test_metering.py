@@ -267,3 +267,20 @@ async def test_bytes_pass_unchanged_when_nothing_is_hidden() -> None:
     pieces = [body(b"\xff\xfe not json"), body(b"\x00", end=True)]
     replies = await Bench().run(headers(content_type="application/json"), *pieces)
     assert forwarded(pieces, replies) == b"\xff\xfe not json\x00"
+
+
+async def test_a_running_total_is_no_usage_of_a_stream_whose_end_never_came() -> None:
+    bench = Bench()
+    early = event(" one", usage={"prompt_tokens": 9, "completion_tokens": 1})
+    await bench.run(headers(), body(early), *map(body, WORDS * 20), body(b"", end=True))
+    (end,) = bench.ends
+    assert end.output_tokens == 61
+    assert (end.knowledge, end.writes_history) == (Knowledge.COUNTED, False)
+
+
+async def test_with_its_end_the_providers_word_stands() -> None:
+    bench = Bench()
+    early = event(" one", usage={"prompt_tokens": 9, "completion_tokens": 1})
+    await bench.run(headers(), body(early), *map(body, WORDS * 20), body(DONE, end=True))
+    (end,) = bench.ends
+    assert (end.output_tokens, end.knowledge) == (1, Knowledge.KNOWN)

@@ -131,9 +131,9 @@ async def test_usage_of_an_answer_that_was_cut_is_a_running_total() -> None:
 
 async def test_without_usage_the_size_of_the_answer_is_the_estimate() -> None:
     bench = Bench()
-    bench.ending.on_entry(seen(entry(handle=NATIVE), 2000))
+    bench.ending.on_entry(seen(entry(handle=NATIVE), 60_000))
     (end,) = await bench.ends()
-    assert (end.input_tokens, end.output_tokens) == (45, 20)
+    assert (end.input_tokens, end.output_tokens) == (45, 600)
     assert (end.knowledge, end.state) == (Knowledge.GUESSED, State.SETTLED)
     assert end.outcome is Outcome.COMPLETE_ESTIMATED
 
@@ -143,9 +143,34 @@ async def test_the_estimate_learns_from_answers_of_the_same_model() -> None:
     usage = {"usage__prompt_tokens": 40.0, "usage__completion_tokens": 10.0}
     whole = seen(entry(handle=NATIVE), 2500, **usage)
     native.settlement(NATIVE, Outcome.COMPLETE_ESTIMATED, whole, undelivered=False)
-    cut = seen(entry(handle=NATIVE), 1000)
+    cut = seen(entry(handle=NATIVE), 250_000)
     end = native.settlement(NATIVE, Outcome.CLIENT_GONE, cut, undelivered=False)
-    assert end.output_tokens == 4
+    assert end.output_tokens == 1000
+    other = replace(NATIVE, root="another")
+    end = native.settlement(other, Outcome.CLIENT_GONE, cut, undelivered=False)
+    assert end.output_tokens == 2500
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CLIENT_GONE, Outcome.UPSTREAM_BROKEN])
+async def test_an_estimate_is_never_below_the_reserve(outcome: Outcome) -> None:
+    """A client that leaves before the first byte may have cost the provider a whole answer."""
+    for size in (0, 700):
+        end = Native().settlement(NATIVE, outcome, seen(entry(), size), undelivered=True)
+        assert total(end) == NATIVE.reserved_tokens
+
+
+async def test_an_answer_of_envoys_own_in_place_of_one_that_had_begun_keeps_the_reserve() -> None:
+    made = seen(entry(code=500, handle=NATIVE), 30)
+    made.response.response_code_details = "response_payload_too_large"
+    end = Native().settlement(NATIVE, Outcome.UPSTREAM_REFUSED, made, undelivered=False)
+    assert (total(end), end.outcome) == (NATIVE.reserved_tokens, Outcome.UPSTREAM_BROKEN)
+
+
+async def test_usage_of_an_answer_that_broke_is_to_be_reconciled() -> None:
+    usage = {"usage__prompt_tokens": 40.0, "usage__completion_tokens": 7.0}
+    made = seen(entry("upstream_protocol_error", handle=NATIVE), 99, **usage)
+    end = Native().settlement(NATIVE, Outcome.UPSTREAM_BROKEN, made, undelivered=False)
+    assert (total(end), end.state) == (47, State.RECONCILING)
 
 
 async def test_input_factors_are_learnt_from_entries_too() -> None:
@@ -162,7 +187,9 @@ async def test_input_factors_are_learnt_from_entries_too() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.UPSTREAM_REFUSED, Outcome.NOT_FORWARDED])
 async def test_what_was_not_answered_is_released(outcome: Outcome) -> None:
-    end = Native().settlement(NATIVE, outcome, seen(entry(), 120), undelivered=False)
+    made = seen(entry(), 120)
+    made.response.response_code_details = "via_upstream"
+    end = Native().settlement(NATIVE, outcome, made, undelivered=False)
     assert (end.state, total(end)) == (State.RELEASED, 0)
 
 
@@ -220,14 +247,14 @@ def test_what_was_metered_is_told_once_and_forgotten_in_order() -> None:
 
 def test_bytes_of_short_answers_teach_nothing_and_the_keys_are_bounded() -> None:
     learned = LearnedBytes()
-    key = ("openai_chat", "m", True)
+    key = ("svc", "openai_chat", "m", True)
     learned.learn(key, size=2000, tokens=2)
     assert learned.tokens(key, 200) == 2
     for number in range(3000):
-        learned.learn(("f", str(number), False), size=80, tokens=8)
+        learned.learn(("svc", "f", str(number), False), size=80, tokens=8)
     assert len(learned._ratios) <= 1024
-    assert learned.tokens(("f", "2999", False), 25) == 3
-    assert learned.tokens(("f", "0", False), 25) == 7
+    assert learned.tokens(("svc", "f", "2999", False), 25) == 3
+    assert learned.tokens(("svc", "f", "0", False), 25) == 7
 
 
 @pytest.mark.parametrize(
