@@ -330,9 +330,9 @@ def test_compressed_requests_are_counted(name: str, encode: Any) -> None:
         ("gzip, gzip", b"", 415),
         ("zstd, br", b"", 415),
         ("gzip", b"{}", 400),
-        ("gzip", gzip.compress(b'{"a":1}')[:-9], 400),
+        ("gzip", gzip.compress(b'{"a":1}', mtime=0)[:-9], 400),
         ("deflate", b"\xff\xff", 400),
-        ("gzip", gzip.compress(b"[" * 40_000_000), 413),
+        ("gzip", gzip.compress(b"[" * 40_000_000, mtime=0), 413),
         (None, b" " * (LIMITS.max_decoded_bytes + 1), 413),
     ],
 )
