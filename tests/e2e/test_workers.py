@@ -138,25 +138,25 @@ def test_a_wrong_setting_stops_the_start(
 
 
 def test_a_worker_whose_address_is_taken_stops_them_all() -> None:
-    (metrics, port) = free_ports(2)
+    (metrics,) = free_ports(1)
     holder = subprocess.Popen(
         [
             sys.executable,
             "-c",
-            f"import socket,sys; s=socket.create_server(('127.0.0.1',{port + 1}));"
-            "print('up',flush=True); sys.stdin.read()",
+            "import socket,sys; s=socket.create_server(('127.0.0.1',0));"
+            "print(s.getsockname()[1],flush=True); sys.stdin.read()",
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     try:
         assert holder.stdout is not None
-        assert holder.stdout.readline() == b"up\n"
+        taken = int(holder.stdout.readline())
         done = subprocess.run(
             [sys.executable, "-m", "extproc.cli", "serve", "--workers", "2"],
             env={
                 **clean_environment(),
-                "TOKENWEIR_SERVER__LISTEN": f"127.0.0.1:{port}",
+                "TOKENWEIR_SERVER__LISTEN": f"127.0.0.1:{taken - 1}",
                 "TOKENWEIR_SERVER__METRICS_LISTEN": f"127.0.0.1:{metrics}",
             },
             capture_output=True,
