@@ -38,7 +38,7 @@ from extproc.stores.redis_url import check_redis_url
 
 ENV_PREFIX = "TOKENWEIR_"
 # Variables with our prefix that are not settings: the file's own path, and switches of the tests.
-_NOT_SETTINGS = ("TOKENWEIR_CONFIG", "TOKENWEIR_TEST_", "TOKENWEIR_ENVOY_")
+_NOT_SETTINGS = ("TOKENWEIR_CONFIG", "TOKENWEIR_TEST_", "TOKENWEIR_ENVOY_", "TOKENWEIR_WORKER_")
 # What a Kubernetes Service called "tokenweir" or "tokenweir-..." puts into every pod.
 _SERVICE_LINK = re.compile(r"TOKENWEIR_(\w+_)?(SERVICE_HOST|(SERVICE_)?PORT(_\w+)?)")
 

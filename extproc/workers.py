@@ -24,7 +24,8 @@ from extproc.settings import Settings
 log = logging.getLogger("tokenweir.workers")
 
 # A worker watches the other end of this pipe, so that none outlives its supervisor.
-LIFELINE_VARIABLE = "TOKENWEIR_ENVOY_LIFELINE_FD"
+LIFELINE_VARIABLE = "TOKENWEIR_WORKER_LIFELINE_FD"
+_WRONG_SETTING = 2  # exit status
 _READY_SECONDS, _POLL_SECONDS = 60.0, 0.05
 # A worker that has just ended is started again after this; doubled each time until it stays up.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 10.0
@@ -108,7 +109,9 @@ class Supervisor:
             stop()
 
     async def _watch(self, worker: _Worker) -> None:
-        """Keep one worker running."""
+        """Keep one worker running. Only at the very start is a wrong setting the end of all: the
+        others serve on with those that they have."""
+        is_first = True
         while not self._stop.is_set():
             started = asyncio.get_running_loop().time()
             await self._start(worker)
@@ -120,14 +123,15 @@ class Supervisor:
             if self._stop.is_set():
                 return
             if worker.expected:
-                worker.expected = False
+                worker.expected = is_first = False
                 continue
-            seconds = asyncio.get_running_loop().time() - started
-            if status == 2 and seconds < _READY_SECONDS:
-                # A wrong setting: it has said which one, and the next would say the same.
-                self._status = 2
+            if status == _WRONG_SETTING and is_first:
+                # It has said which one, and the next would say the same.
+                self._status = status
                 self._stop.set()
                 return
+            is_first = False
+            seconds = asyncio.get_running_loop().time() - started
             log.error(
                 "worker ended",
                 extra={"address": worker.address, "status": status, "seconds": round(seconds, 1)},
@@ -177,7 +181,7 @@ class Supervisor:
             worker.expected = True
             await self._end(worker)
         deadline = asyncio.get_running_loop().time() + _READY_SECONDS
-        while not await is_serving(worker.address):
+        while not await asyncio.to_thread(is_serving, worker.address):
             if asyncio.get_running_loop().time() > deadline:
                 return False
             await asyncio.sleep(_POLL_SECONDS)

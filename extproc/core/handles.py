@@ -12,6 +12,8 @@ from extproc.core.limits import MAX_COUNT
 from extproc.core.reservations import Admitted, WindowView
 
 NAMESPACE = "llm"
+# Profile native: where Envoy's own filters write the numbers of an answer's usage.
+USAGE_NAMESPACE = "llm.usage"
 # Metering sets this when it has taken over the settlement, so that the ending need not.
 METERED_KEY = "met"
 # Admission sets this, to the reason, on what it lets through without a reservation.

@@ -14,9 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-import grpc
 import redis
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.core.worker_addresses import worker_addresses
 from extproc.demo.envoy_binary import envoy_command
@@ -28,6 +26,7 @@ from extproc.demo.processes import (
     uninterrupted,
 )
 from extproc.demo.valkey import valkey_command
+from extproc.envoy_io.health_probe import is_serving
 from extproc.envoyconfig import RenderOptions, to_yaml
 from extproc.envoyconfig.messages import TOKENWEIR_CLUSTER
 
@@ -251,8 +250,8 @@ class Stack:
     def _readiness(self, name: str) -> Callable[[], bool]:
         if name in self.grpc_addresses:
             if name == "serve":
-                return lambda: all(map(_is_serving, self._worker_addresses))
-            return lambda: _is_serving(self.grpc_addresses[name])
+                return lambda: all(map(is_serving, self._worker_addresses))
+            return lambda: is_serving(self.grpc_addresses[name])
         checks: dict[str, Callable[[], bool]] = {
             "valkey": lambda: _answers_ping(self.redis_url),
             "provider": lambda: http_get(f"{self.provider_url}/_fake/health")[0] == _OK,
@@ -351,14 +350,3 @@ def _answers_ping(url: str) -> bool:
         return False
     finally:
         client.close()
-
-
-def _is_serving(address: str) -> bool:
-    """The server's own word by gRPC health: Redis has answered and the scripts are loaded."""
-    with grpc.insecure_channel(address, options=(("grpc.enable_http_proxy", 0),)) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        try:
-            reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=2)
-        except grpc.RpcError:
-            return False
-        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)

@@ -13,6 +13,8 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 from extproc.core.handles import Field
 
+# Envoy's word for an answer that really came from the upstream, in response.code_details.
+VIA_UPSTREAM = "via_upstream"
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -18,7 +18,7 @@ from envoy.data.accesslog.v3.accesslog_pb2 import (
 from envoy.service.accesslog.v3 import als_pb2
 
 from extproc.core.errors import RequestError
-from extproc.core.handles import METERED_KEY, NAMESPACE, UNMETERED_KEY, handle_from_fields
+from extproc.core.handles import METERED_KEY, NAMESPACE, UNMETERED_KEY, Handle, handle_from_fields
 from extproc.core.ids import reservation_id_of
 from extproc.core.metered import Metered
 from extproc.core.outcomes import release_of, settle_ending
@@ -27,7 +27,7 @@ from extproc.core.provider_errors import ErrorCode
 from extproc.core.renewals import Renewals
 from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
-from extproc.envoy_io.attributes import has_field, metadata_fields
+from extproc.envoy_io.attributes import VIA_UPSTREAM, has_field, metadata_fields
 from extproc.envoy_io.identity import IdentitySource, identify
 from extproc.envoy_io.native import Native
 from extproc.envoy_io.provider_reports import report_answer, report_silence
@@ -50,10 +50,9 @@ _CLIENT_GONE_FLAGS = (
     "downstream_remote_reset",
     "downstream_protocol_error",
 )
-_VIA_UPSTREAM = "via_upstream"
 # The response code of an entry whose client got no answer at all.
 _NOTHING_SENT = 0
-_SERVER_ERROR = 500
+_CLIENT_ERROR, _SERVER_ERROR = 400, 500
 _TIMEOUT_FLAGS = ("upstream_request_timeout", "duration_timeout", "stream_idle_timeout")
 # The configuration's fault, not the provider's.
 _NO_TARGET_FLAGS = ("no_route_found", "no_cluster_found")
@@ -109,14 +108,16 @@ def silence_of(entry: HTTPAccessLogEntry, outcome: Outcome) -> ErrorCode | None:
     flags = entry.common_properties.response_flags
     if outcome not in (Outcome.UPSTREAM_REFUSED, Outcome.UPSTREAM_BROKEN):
         return None
-    if entry.response.response_code_details == _VIA_UPSTREAM and not _any(flags, _BROKEN_FLAGS):
+    if entry.response.response_code_details == VIA_UPSTREAM and not _any(flags, _BROKEN_FLAGS):
         return None
     if _any(flags, _NO_TARGET_FLAGS):
         return None
     if _any(flags, _TIMEOUT_FLAGS):
         return ErrorCode.TIMEOUT
-    is_broken = outcome is Outcome.UPSTREAM_BROKEN
-    return ErrorCode.BROKEN if is_broken else ErrorCode.UNREACHABLE
+    if outcome is Outcome.UPSTREAM_REFUSED:
+        return ErrorCode.UNREACHABLE
+    # Without a flag it was Envoy itself that gave the answer up, because it was too large.
+    return ErrorCode.BROKEN if _any(flags, _BROKEN_FLAGS) else None
 
 
 def is_undelivered(entry: HTTPAccessLogEntry) -> bool:
@@ -125,7 +126,7 @@ def is_undelivered(entry: HTTPAccessLogEntry) -> bool:
     return (
         entry.common_properties.HasField("time_to_first_upstream_rx_byte")
         and entry.response.response_code.value >= 500
-        and entry.response.response_code_details != _VIA_UPSTREAM
+        and entry.response.response_code_details != VIA_UPSTREAM
         and _any(entry.common_properties.response_flags, _BROKEN_FLAGS)
     )
 
@@ -204,11 +205,20 @@ class Ending:
             end = settle_ending(handle, outcome, undelivered=undelivered)
         self._telemetry.ended(end.outcome.value)
         self._settler.submit(end)
+        self._report(handle, entry, end.outcome)
+
+    def _report(self, handle: Handle, entry: HTTPAccessLogEntry, outcome: Outcome) -> None:
+        """What the provider failed at, where metering does not say it."""
         code, status = silence_of(entry, outcome), entry.response.response_code.value
         if code is not None:
             report_silence(self._telemetry, handle, code, status=status)
-        elif handle.profile == "native" and outcome is Outcome.UPSTREAM_REFUSED:
-            # Metering, which would read the error, is not there.
+        elif (
+            handle.profile == "native"
+            and outcome is Outcome.UPSTREAM_REFUSED
+            and status >= _CLIENT_ERROR
+            and entry.response.response_code_details == VIA_UPSTREAM
+        ):
+            # Metering, which would read the error, is not there; of a redirect nothing is to say.
             report_answer(self._telemetry, handle, status=status, headers={}, value=None)
 
     def _renew(self, entry: HTTPAccessLogEntry) -> None:

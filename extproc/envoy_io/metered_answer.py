@@ -21,7 +21,7 @@ from extproc.core.outcomes import (
 from extproc.core.ports import Telemetry
 from extproc.core.reservations import Outcome, Settlement, Source
 from extproc.core.settler import Settler
-from extproc.envoy_io.attributes import Attributes, metadata_fields
+from extproc.envoy_io.attributes import VIA_UPSTREAM, Attributes, metadata_fields
 from extproc.envoy_io.provider_reports import report_answer, report_rooms
 from extproc.envoy_io.replies import (
     CONTINUE_RESPONSE_BODY,
@@ -38,8 +38,6 @@ from extproc.providers.provider_room import HEADERS as _PROVIDER_HEADERS
 
 log = logging.getLogger("tokenweir.metering")
 
-# Envoy's word for an answer that really came from the upstream, in response.code_details.
-_VIA_UPSTREAM = "via_upstream"
 # Keys of our own limits in the metadata, and the headers that the route makes of them.
 _OURS = tuple(
     (
@@ -175,7 +173,7 @@ class MeteredAnswer:
     ) -> pb.ProcessingResponse | None:
         """An error answer carries no usage. One that Envoy itself made is left to the ending, which
         knows by Envoy's flags whether the upstream was ever called."""
-        if Attributes(message).text("response.code_details") != _VIA_UPSTREAM:
+        if Attributes(message).text("response.code_details") != VIA_UPSTREAM:
             return None
         self._settled = True
         end = release(handle, Outcome.UPSTREAM_REFUSED, Source.METERING)

@@ -70,7 +70,7 @@ class Metering:
                 if message is grpc.aio.EOF or await _reply_of(answer, message) is None:
                     return
         finally:
-            # Envoy keeps the stream of the client open until we return (or for five seconds).
+            # Envoy keeps this stream until we return, or for as long as the include says.
             answer.close()
             settled = answer.settled_id
             if settled is not None and self._metered is not None:

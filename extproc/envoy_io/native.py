@@ -10,11 +10,11 @@ from extproc.core.learned_bytes import LearnedBytes
 from extproc.core.learned_factors import LearnedFactors
 from extproc.core.outcomes import settle_ending, settle_native
 from extproc.core.reservations import Outcome, Settlement
+from extproc.envoy_io.attributes import VIA_UPSTREAM
 from extproc.envoy_io.native_usage import native_usage
 from extproc.providers.input_correction import learn_from
 from extproc.providers.registry import format_named
 
-_VIA_UPSTREAM = "via_upstream"
 _STREAM_TYPES = (
     "text/event-stream",
     "application/x-ndjson",
@@ -64,5 +64,5 @@ class Native:
 def _is_replaced(entry: HTTPAccessLogEntry) -> bool:
     return bool(
         entry.common_properties.HasField("time_to_first_upstream_rx_byte")
-        and entry.response.response_code_details != _VIA_UPSTREAM
+        and entry.response.response_code_details != VIA_UPSTREAM
     )

@@ -9,13 +9,12 @@ from dataclasses import replace
 
 from envoy.config.core.v3.base_pb2 import Metadata
 
+from extproc.core.handles import USAGE_NAMESPACE
 from extproc.core.usage import Usage
 from extproc.envoy_io.attributes import metadata_fields
 from extproc.providers.metadata_usage import usage_of_fields
 from extproc.providers.registry import format_named
 
-# Where the include has the numbers written.
-USAGE_NAMESPACE = "llm.usage"
 _USAGE_TYPE = "type.googleapis.com/envoy.data.ai.v3.TokenUsage"
 # Field numbers of envoy.data.ai.v3.TokenUsage, by the descriptor inside Envoy 1.40.
 _INPUT, _OUTPUT, _INPUT_DETAILS, _OUTPUT_DETAILS, _TOTAL, _STATUS = 3, 4, 6, 7, 8, 9

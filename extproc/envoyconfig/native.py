@@ -6,6 +6,7 @@ access log entry carries. The server builds the JSON again and reads it as it re
 
 from collections.abc import Iterator
 
+from extproc.core.handles import USAGE_NAMESPACE
 from extproc.envoyconfig import _protos as p
 from extproc.envoyconfig.options import RenderOptions
 from extproc.envoyconfig.typed_struct import typed_struct
@@ -13,7 +14,6 @@ from extproc.envoyconfig.typed_struct import typed_struct
 SSE_FILTER = "tokenweir.usage_of_streams"
 JSON_FILTER = "tokenweir.usage_of_json"
 BEDROCK_FILTER = "tokenweir.usage_of_event_streams"
-USAGE_NAMESPACE = "llm.usage"
 
 # Envoy's limits for what it may hold of one event, and of one JSON answer.
 _MAX_EVENT_BYTES = 1024 * 1024

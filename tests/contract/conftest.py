@@ -1,6 +1,6 @@
 """The stores on real servers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import redis
@@ -15,6 +15,7 @@ from extproc.stores.sql import Database
 from tests.support.cluster import ValkeyCluster
 from tests.support.engine import Counters, cache_view
 from tests.support.explain import World
+from tests.support.gateway import Gateway
 from tests.support.reservations import Inspector
 from tests.support.valkey import wait_for_quiet_minute
 
@@ -94,3 +95,11 @@ async def world(
     made = World(redis_url, sqlite_url, redis_client)
     yield made
     await made.close()
+
+
+@pytest.fixture
+def gateway(store: RedisReservationStore) -> Iterator[Gateway]:
+    """Metering in front of the store, with answers in memory."""
+    made = Gateway(store)
+    yield made
+    made.close()

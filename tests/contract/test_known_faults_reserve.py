@@ -3,8 +3,6 @@
 "Say hi" has 2 tokens in the reports; with the frame of its message it is billed, and counted, as 9.
 """
 
-from collections.abc import Iterator
-
 import pytest
 import redis
 
@@ -15,14 +13,6 @@ from tests.support.gateway import Gateway
 from tests.support.reservations import Inspector
 
 INPUT = 9
-
-
-@pytest.fixture
-def gateway(store: RedisReservationStore) -> Iterator[Gateway]:
-    """In strict mode: what is reserved is exactly what the request may use."""
-    made = Gateway(store)
-    yield made
-    made.close()
 
 
 async def test_of_two_caps_the_larger_is_reserved(gateway: Gateway, inspect: Inspector) -> None:

@@ -1,7 +1,6 @@
 """SETTLE: faults that others reported about what is charged; see docs/known-faults.md."""
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,13 +33,6 @@ ANSWERS = {case.name: case for case in answer_cases()}
 WORD = b'data: {"choices":[{"index":0,"delta":{"content":" word"}}]}\n\n'
 INPUT, RESERVED = 10, 1000
 TEXT = "This is a long visible answer of several words."
-
-
-@pytest.fixture
-def gateway(store: RedisReservationStore) -> Iterator[Gateway]:
-    made = Gateway(store)
-    yield made
-    made.close()
 
 
 async def reserve(store: RedisReservationStore, inspect: Inspector) -> None:

@@ -1,8 +1,6 @@
 """USAGE, ABORT: faults that others reported about what an answer is charged; see
 docs/known-faults.md."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from extproc.providers.tokens import count_tokens
@@ -16,13 +14,6 @@ from tests.unit.spoken_answers import SPOKEN
 
 ANSWERS = {case.name: case for case in answer_cases()}
 INPUT, RESERVED = 10, 1000
-
-
-@pytest.fixture
-def gateway(store: RedisReservationStore) -> Iterator[Gateway]:
-    made = Gateway(store)
-    yield made
-    made.close()
 
 
 async def reserve(store: RedisReservationStore, inspect: Inspector) -> None:

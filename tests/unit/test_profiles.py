@@ -55,7 +55,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.store = RecordingStore()
-        telemetry = RecordingTelemetry()
+        telemetry = self.telemetry = RecordingTelemetry()
         self.settler = Settler(self.store, telemetry)
         metered = Metered()
         self.metering = Metering(
@@ -327,3 +327,22 @@ def test_handles_of_entries_are_filled_as_envoy_does() -> None:
     struct = Metadata().filter_metadata["llm"]
     fill_struct(struct, NATIVE.to_fields())
     assert struct.fields["prf"].string_value == "native"
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "errors"),
+    [
+        (429, "via_upstream", ["rate_limited"]),
+        (302, "via_upstream", []),
+        (500, "response_payload_too_large", []),
+    ],
+)
+async def test_providers_errors_are_told_by_their_status(
+    code: int, details: str, errors: list[str]
+) -> None:
+    bench = Bench()
+    made = seen(entry(code=code, handle=NATIVE), 99)
+    made.response.response_code_details = details
+    bench.ending.on_entry(made)
+    assert [error.code.value for error in bench.telemetry.provider_errors] == errors
+    assert len(await bench.ends()) == 1

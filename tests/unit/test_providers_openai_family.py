@@ -22,8 +22,13 @@ def events(*values: dict[str, Any]) -> bytes:
 
 
 def answer(
-    wire_format: str, body: bytes | dict[str, Any], *, content_type: str | None = None
+    wire_format: str,
+    body: bytes | dict[str, Any],
+    *,
+    content_type: str | None = None,
+    step: int = 7,
 ) -> AnswerReader:
+    """The reader, after the whole answer in pieces of ``step`` bytes."""
     reader = answer_reader(
         wire_format,
         content_type=content_type,
@@ -32,8 +37,8 @@ def answer(
         encoding="o200k_base",
     )
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    for at in range(0, len(raw), 7):
-        reader.feed(raw[at : at + 7], end=False)
+    for at in range(0, len(raw), step):
+        reader.feed(raw[at : at + step], end=False)
     reader.feed(b"", end=True)
     return reader
 
@@ -301,15 +306,7 @@ def test_a_whole_response_in_one_large_event_is_read() -> None:
     usage = {"input_tokens": 5, "output_tokens": 3}
     response = {"status": "completed", "instructions": "x" * 5_000_000, "usage": usage}
     body = events({"type": "response.completed", "response": response})
-    reader = answer_reader(
-        "openai_responses",
-        content_type=None,
-        content_encoding=None,
-        hides_usage=False,
-        encoding="o200k_base",
-    )
-    for at in range(0, len(body), 65_536):
-        reader.feed(body[at : at + 65_536], end=False)
+    reader = answer("openai_responses", body, step=65_536)
     assert reader.usage == Usage(input_tokens=5, output_tokens=3)
 
 

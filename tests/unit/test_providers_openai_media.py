@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from extproc.core.usage import Usage
-from extproc.providers.answers import answer_reader
 from extproc.providers.tokens import count_tokens
 from tests.unit.test_providers_openai_family import IMAGES, SPEECH, answer, events
 from tests.unit.test_providers_requests import read, refused
@@ -47,16 +46,7 @@ def test_usage_of_images_is_read_behind_the_picture() -> None:
     partial = {"type": "image_generation.partial_image", "b64_json": "AAAA"}
     done = {"type": "image_generation.completed", "b64_json": picture, "usage": usage}
     for body in (whole, events(partial, done)):
-        reader = answer_reader(
-            "openai_images",
-            content_type=None,
-            content_encoding=None,
-            hides_usage=False,
-            encoding="o200k_base",
-        )
-        for at in range(0, len(body), 65_536):
-            reader.feed(body[at : at + 65_536], end=False)
-        reader.feed(b"", end=True)
+        reader = answer("openai_images", body, step=65_536)
         assert reader.usage == expected
         assert not reader.unread
     cut = answer("openai_images", events(partial))

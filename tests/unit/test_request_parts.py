@@ -1,6 +1,5 @@
 """What a request's input is made of, in every format: by kind, media apart from what is scaled."""
 
-import json
 from typing import Any
 
 import pytest
@@ -8,9 +7,7 @@ import pytest
 from extproc.core.learned_factors import LearnedFactors
 from extproc.providers.counting import DOCUMENT, MEDIA_KINDS
 from extproc.providers.input_correction import corrected_input
-from extproc.providers.registry import read_request
-from extproc.providers.requests import ReadLimits, RequestFacts
-from tests.unit.test_media import b64, png, wav
+from tests.unit.test_media import b64, png, read, wav
 
 PICTURE = b64(png(1000, 1000))
 URL = f"data:image/png;base64,{PICTURE}"
@@ -152,18 +149,6 @@ CASES: list[tuple[str, dict[str, Any], set[str]]] = [
     ("/v1/agents/completions", {"agent_id": "a", "messages": CHAT}, {"system", "messages"}),
     ("/v1/fim/completions", {"model": "codestral", "prompt": TEXT, "suffix": "}"}, {"text"}),
 ]
-
-
-def read(path: str, body: dict[str, Any]) -> RequestFacts:
-    facts = read_request(
-        path,
-        json.dumps(body).encode(),
-        content_type="application/json",
-        content_encoding=None,
-        limits=ReadLimits(),
-    )
-    assert isinstance(facts, RequestFacts)
-    return facts
 
 
 @pytest.mark.parametrize(("path", "body", "kinds"), CASES, ids=[case[0] for case in CASES])

@@ -17,7 +17,9 @@ from tests.unit.test_wrong_types import accepts, twisted
 @pytest.mark.parametrize(("path", "body"), [case[:2] for case in CASES], ids=lambda v: str(v)[:40])
 def test_a_request_with_a_value_of_another_type(path: str, body: dict[str, Any]) -> None:
     small = json.loads(json.dumps(body).replace("Some words to count. " * 10, "Some words. "))
-    assert True in {accepts(path, raw) for raw in twisted(small)}
+    # Each is read or refused, none raises; what has still the right types is read.
+    accepted = [accepts(path, raw) for raw in twisted(small)]
+    assert any(accepted)
 
 
 USAGE = {
