@@ -44,6 +44,8 @@ log = logging.getLogger("tokenweir.app")
 
 _READY_PAUSE_SECONDS = 0.1
 _COUNTING_THREADS = 2
+# How far metrics are behind; a process that is killed loses so much of them.
+_METRICS_SECONDS = 0.1
 # How long a thread that runs Python keeps the others waiting. With Python's own 5 ms, and several
 # changes of threads a message, one body that is counted in its thread would delay all requests.
 _SWITCH_SECONDS = 0.0005
@@ -205,7 +207,7 @@ async def serve(settings: Settings) -> None:
             native=Native(learned),
         ),
     )
-    stop_metrics = _listen_metrics(settings.server.metrics_listen, metrics)
+    stop_metrics = _metrics_in_batches(settings.server.metrics_listen, metrics)
     try:
         await _start_server(server, settings.server.listen)
         log.info(
@@ -258,6 +260,30 @@ async def work(settings: Settings) -> None:
         if stop_metrics is not None:
             stop_metrics()
         await redis.close()
+
+
+def _metrics_in_batches(address: str, metrics: Metrics) -> Callable[[], None]:
+    """As ``_listen_metrics``; from now on metrics are written now and then instead of with every
+    change."""
+    stop_listening = _listen_metrics(address, metrics)
+    metrics.buffer.delay()
+
+    async def write() -> None:
+        while True:
+            await asyncio.sleep(_METRICS_SECONDS)
+            try:
+                metrics.buffer.flush()
+            except Exception:  # a full disk, say: no reason to count nothing ever after
+                log.exception("metrics could not be written")
+
+    writing = asyncio.create_task(write())
+
+    def stop() -> None:
+        writing.cancel()
+        metrics.buffer.flush()
+        stop_listening()
+
+    return stop
 
 
 def _listen_metrics(address: str, metrics: Metrics) -> Callable[[], None]:

@@ -1,27 +1,148 @@
-"""Metrics' children by label values, looked up without the library's lock."""
+"""Metrics' children by label values, looked up without the library's lock, and written in batches.
 
+With several processes the library writes each change into a file that it maps, behind a lock: some
+25 microseconds for all that one request counts. Once ``Buffer.delay`` was called, changes are added
+up here, and written together by ``Buffer.flush``.
+"""
+
+from bisect import bisect_left
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
 # Models of which one process may begin series, for each metric.
 _MOST_MODELS = 512
 
+
+class _Changed(Protocol):
+    def flush(self) -> None: ...
+
+
+class Buffer:
+    """What has changed since the last flush. Of one thread, apart from reading metrics."""
+
+    def __init__(self) -> None:
+        self.delays = False
+        self.changed: list[_Changed] = []
+
+    def delay(self) -> None:
+        """From now on changes wait for ``flush``, which somebody calls now and then."""
+        self.delays = True
+
+    def flush(self) -> None:
+        """Write what has changed."""
+        changed, self.changed = self.changed, []
+        for child in changed:
+            child.flush()
+
+
+class Count:
+    """A counter's child."""
+
+    __slots__ = ("_buffer", "_child", "_more")
+
+    def __init__(self, child: Counter, buffer: Buffer) -> None:
+        self._child, self._buffer, self._more = child, buffer, 0.0
+
+    def inc(self, amount: float = 1) -> None:
+        if not self._buffer.delays:
+            self._child.inc(amount)
+            return
+        if not self._more:
+            self._buffer.changed.append(self)
+        self._more += amount
+
+    def flush(self) -> None:
+        more, self._more = self._more, 0.0
+        self._child.inc(more)
+
+
+class Level:
+    """A gauge's child."""
+
+    __slots__ = ("_buffer", "_child", "_is_new", "_value")
+
+    def __init__(self, child: Gauge, buffer: Buffer) -> None:
+        self._child, self._buffer = child, buffer
+        self._value, self._is_new = 0.0, False
+
+    def set(self, value: float) -> None:
+        if not self._buffer.delays:
+            self._child.set(value)
+            return
+        self._value = value
+        if not self._is_new:
+            self._is_new = True
+            self._buffer.changed.append(self)
+
+    def flush(self) -> None:
+        self._is_new = False
+        self._child.set(self._value)
+
+
+class Observations:
+    """A histogram's child."""
+
+    __slots__ = ("_bounds", "_buffer", "_child", "_counts", "_is_new", "_sum")
+
+    def __init__(self, child: Histogram, buffer: Buffer) -> None:
+        self._child, self._buffer = child, buffer
+        self._bounds: list[float] = list(child._upper_bounds)
+        self._counts = [0] * len(self._bounds)
+        self._sum, self._is_new = 0.0, False
+
+    def observe(self, value: float) -> None:
+        if not self._buffer.delays:
+            self._child.observe(value)
+            return
+        # The last bound is infinite.
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+        if not self._is_new:
+            self._is_new = True
+            self._buffer.changed.append(self)
+
+    def flush(self) -> None:
+        # The library offers no way to observe many at once.
+        child = self._child
+        child._sum.inc(self._sum)
+        for number, count in enumerate(self._counts):
+            if count:
+                child._buckets[number].inc(count)
+                self._counts[number] = 0
+        self._sum, self._is_new = 0.0, False
+
+
 M = TypeVar("M", Counter, Gauge, Histogram)
+C = TypeVar("C", Count, Level, Observations)
 
 
-def children(metric: M) -> Callable[..., M]:
-    """The metric's children by label values; looking one up in the library takes a lock each time.
+def counts(metric: Counter, buffer: Buffer) -> Callable[..., Count]:
+    """The children of a counter by label values.
 
     As many are kept as the library keeps itself: labels come from small sets.
     """
-    known: dict[tuple[str, ...], M] = {}
+    return _children(metric, Count, buffer)
 
-    def child(*values: str) -> M:
+
+def levels(metric: Gauge, buffer: Buffer) -> Callable[..., Level]:
+    """The children of a gauge."""
+    return _children(metric, Level, buffer)
+
+
+def observations(metric: Histogram, buffer: Buffer) -> Callable[..., Observations]:
+    """The children of a histogram."""
+    return _children(metric, Observations, buffer)
+
+
+def _children(metric: M, kind: Callable[[M, Buffer], C], buffer: Buffer) -> Callable[..., C]:
+    known: dict[tuple[str, ...], C] = {}
+
+    def child(*values: str) -> C:
         found = known.get(values)
         if found is None:
-            found = known[values] = metric.labels(*values)
+            found = known[values] = kind(metric.labels(*values) if values else metric, buffer)
         return found
 
     return child

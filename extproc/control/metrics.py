@@ -14,7 +14,7 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from extproc.control.children import FewModels, children
+from extproc.control.children import Buffer, FewModels, counts, levels, observations
 from extproc.control.provider_metrics import ProviderMetrics
 from extproc.control.usage_metrics import UsageMetrics
 from extproc.core.ids import ACROSS_PREFIX
@@ -39,98 +39,110 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
-        self._admissions = children(
+        buffer = self.buffer = Buffer()
+        self._admissions = counts(
             Counter(
                 "tokenweir_admissions_total",
                 "Requests admitted, by service.",
                 ["service_id"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._rejections = children(
+        self._rejections = counts(
             Counter(
                 "tokenweir_rejections_total",
                 "Requests answered 429, by service and by the limit that refused.",
                 ["service_id", "limit"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._shadow_refusals = children(
+        self._shadow_refusals = counts(
             Counter(
                 "tokenweir_shadow_refusals_total",
                 "Requests that a shadow limit would have refused, by service and limit.",
                 ["service_id", "limit"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._refusals = children(
+        self._refusals = counts(
             Counter(
                 "tokenweir_refusals_total",
                 "Requests refused before any limit was asked, by reason.",
                 ["reason"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._unmetered = children(
+        self._unmetered = counts(
             Counter(
                 "tokenweir_unmetered_total",
                 "Requests that could not be metered, by reason and by what was done with them.",
                 ["reason", "action"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._unread_answers = children(
+        self._unread_answers = counts(
             Counter(
                 "tokenweir_unread_answers_total",
                 "Answers whose rest was passed on unread, by reason.",
                 ["reason"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._unknown_models = children(
+        self._unknown_models = counts(
             Counter(
                 "tokenweir_unknown_models_total",
                 "Requests for models that neither a price nor a setting names, by what was done.",
                 ["action"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._failed_open = children(
+        self._failed_open = counts(
             Counter(
                 "tokenweir_failed_open_total",
                 "Requests let through unmetered because a store did not answer.",
                 ["reason"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._unreadable_rows = children(
+        self._unreadable_rows = counts(
             Counter(
                 "tokenweir_unreadable_rows_total",
                 "Rows of limits in SQL that could not be read, by table, at each load.",
                 ["table"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._admission_seconds = children(
+        self._admission_seconds = observations(
             Histogram(
                 "tokenweir_admission_seconds",
                 "Time from the request's arrival at tokenweir to the decision.",
                 ["decision"],
                 buckets=_LATENCY_BUCKETS,
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._settlement_seconds = children(
+        self._settlement_seconds = observations(
             Histogram(
                 "tokenweir_settlement_seconds",
                 "Time of one settle or release call.",
                 ["source"],
                 buckets=_LATENCY_BUCKETS,
                 registry=registry,
-            )
+            ),
+            buffer,
         )
         # The last request's view: what is full now, not what was on average.
-        self._limit_used = children(
+        self._limit_used = levels(
             Gauge(
                 "tokenweir_limit_used_ratio",
                 "How full the tightest limit of a kind was at the last decision, by service; 1 is "
@@ -138,57 +150,66 @@ class Metrics:
                 ["service_id", "kind"],
                 registry=registry,
                 multiprocess_mode="mostrecent",
-            )
+            ),
+            buffer,
         )
-        self._accuracy = Histogram(
-            "tokenweir_reservation_used_ratio",
-            "Tokens used of those reserved, of complete answers that reported usage; above 1 is "
-            "too few.",
-            buckets=_RATIO_BUCKETS,
-            registry=registry,
-        )
-        self._tokens = children(
+        self._accuracy = observations(
+            Histogram(
+                "tokenweir_reservation_used_ratio",
+                "Tokens used of those reserved, of complete answers that reported usage; above 1 "
+                "is too few.",
+                buckets=_RATIO_BUCKETS,
+                registry=registry,
+            ),
+            buffer,
+        )()
+        self._tokens = counts(
             Counter(
                 "tokenweir_tokens_total",
                 "Tokens by service and kind: estimated_input and reserved at admission, used at "
                 "settlement.",
                 ["service_id", "kind"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._settlements = children(
+        self._settlements = counts(
             Counter(
                 "tokenweir_settlements_total",
                 "Ends of reservations by who settled, how the request ended, and what was done.",
                 ["source", "outcome", "status"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._settlement_failures = children(
+        self._settlement_failures = counts(
             Counter(
                 "tokenweir_settlement_failures_total",
                 "Settlements given up and left to the reaper.",
                 ["source"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._endings = children(
+        self._endings = counts(
             Counter(
                 "tokenweir_endings_total",
                 "Access log entries of metered requests by how the request ended.",
                 ["outcome"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
-        self._providers = ProviderMetrics(registry)
-        self._usage = UsageMetrics(registry)
-        self._renewals = children(
+        self._providers = ProviderMetrics(registry, buffer)
+        self._usage = UsageMetrics(registry, buffer)
+        self._renewals = counts(
             Counter(
                 "tokenweir_renewals_total",
                 "Heartbeats of long streams by what became of the reservation's deadline.",
                 ["result"],
                 registry=registry,
-            )
+            ),
+            buffer,
         )
         # Made by the process that has something to say: a constant 0 would look like a good answer.
         self._open: Gauge | None = None

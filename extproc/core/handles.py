@@ -9,7 +9,7 @@ from typing import Literal
 
 from extproc.core.ids import is_valid_id
 from extproc.core.limits import MAX_COUNT
-from extproc.core.reservations import Admitted, WindowView
+from extproc.core.reservations import Admitted
 
 NAMESPACE = "llm"
 # Profile native: where Envoy's own filters write the numbers of an answer's usage.
@@ -19,16 +19,26 @@ METERED_KEY = "met"
 # Admission sets this, to the reason, on what it lets through without a reservation.
 UNMETERED_KEY = "unm"
 
-Field = str | int
+# The handle in a Struct: three texts that people look for in an access log, and the rest in one,
+# because Envoy repeats all of it with every chunk and in every entry.
+_REST_KEY = "hdl"
+_SEPARATOR = "|"
+_REST_FIELDS = 9
+_MOST_DIGITS = 19
+HANDLE_KEYS = ("rid", "root", "model", _REST_KEY)
 
 # How an Envoy has answers metered: they pass through us, copies of them come to us, or Envoy reads
 # usage itself and its access log tells it.
 Profile = Literal["inline", "observe", "native"]
+_PROFILES: dict[str, Profile] = {"observe": "observe", "native": "native"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Handle:
-    """Identifies a reservation and tells how to read its answer."""
+    """Identifies a reservation and tells how to read its answer.
+
+    Not frozen, as everything that is made for each request: it would take three times as long.
+    """
 
     reservation_id: str
     root: str
@@ -45,69 +55,61 @@ class Handle:
     request_id: str = ""
     profile: Profile = "inline"
 
-    def to_fields(self) -> dict[str, Field]:
-        """Flat fields for a protobuf Struct."""
-        fields: dict[str, Field] = {
+    def to_fields(self) -> dict[str, str]:
+        """Flat fields for a protobuf Struct. The request id is a client's text and stands last."""
+        return {
             "rid": self.reservation_id,
             "root": self.root,
-            "fmt": self.wire_format,
             "model": self.model,
-            "input": self.input_tokens,
-            "reserved": self.reserved_tokens,
-            "enc": self.encoding,
-            "hide": int(self.hides_usage),
-            "fac": self.factor_percent,
-            "lrn": self.learned_permille,
-            "req": self.request_id,
+            _REST_KEY: (
+                f"{self.wire_format}|{self.input_tokens}|{self.reserved_tokens}|{self.encoding}|"
+                f"{'1' if self.hides_usage else '0'}|{self.factor_percent}|"
+                f"{self.learned_permille}|{self.profile}|{self.request_id}"
+            ),
         }
-        if self.profile != "inline":
-            fields["prf"] = self.profile
-        return fields
 
 
-def handle_from_fields(fields: Mapping[str, object]) -> Handle | None:
+def handle_from_fields(fields: Mapping[str, str]) -> Handle | None:
     """Read a handle back; None when there is none or it is not one of ours."""
-    reservation_id, root = fields.get("rid"), fields.get("root")
-    if not isinstance(reservation_id, str) or not isinstance(root, str):
-        return None
+    reservation_id, root = fields.get("rid", ""), fields.get("root", "")
     if not is_valid_id(reservation_id) or not is_valid_id(root):
         return None
+    rest = fields.get(_REST_KEY, "").split(_SEPARATOR, _REST_FIELDS - 1)
+    if len(rest) != _REST_FIELDS:
+        return None
+    wire_format, given, reserved, encoding, hides, factor, learned, profile, request_id = rest
     return Handle(
         reservation_id=reservation_id,
         root=root,
-        wire_format=_text(fields.get("fmt")),
-        model=_text(fields.get("model")),
-        input_tokens=_count(fields.get("input")),
-        reserved_tokens=_count(fields.get("reserved")),
-        encoding=_text(fields.get("enc")),
-        hides_usage=bool(_count(fields.get("hide"))),
-        factor_percent=_count(fields.get("fac")) or 100,
-        learned_permille=_count(fields.get("lrn")),
-        request_id=_text(fields.get("req")),
-        profile=_profile(fields.get("prf")),
+        wire_format=wire_format,
+        model=fields.get("model", ""),
+        input_tokens=_count(given),
+        reserved_tokens=_count(reserved),
+        encoding=encoding,
+        hides_usage=hides == "1",
+        factor_percent=_count(factor) or 100,
+        learned_permille=_count(learned),
+        request_id=request_id,
+        profile=_profile(profile),
     )
 
 
-def _profile(value: object) -> Profile:
-    return value if value == "observe" or value == "native" else "inline"  # noqa: PLR1714 - for mypy
+def _profile(text: str) -> Profile:
+    return _PROFILES.get(text, "inline")
 
 
-def limit_fields(admitted: Admitted) -> dict[str, Field]:
+def limit_fields(admitted: Admitted) -> dict[str, str]:
     """The six values that the route turns into ``x-ratelimit-*`` headers on a success."""
-    return {
-        **_window_fields("requests", admitted.requests),
-        **_window_fields("tokens", admitted.tokens),
-    }
-
-
-def _window_fields(noun: str, view: WindowView | None) -> dict[str, Field]:
-    if view is None:
-        return {}
-    return {
-        f"limit_{noun}": str(view.limit),
-        f"remaining_{noun}": str(max(0, view.remaining)),
-        f"reset_{noun}": duration_text(view.reset_ms),
-    }
+    fields: dict[str, str] = {}
+    if (view := admitted.requests) is not None:
+        fields["limit_requests"] = str(view.limit)
+        fields["remaining_requests"] = str(max(0, view.remaining))
+        fields["reset_requests"] = duration_text(view.reset_ms)
+    if (view := admitted.tokens) is not None:
+        fields["limit_tokens"] = str(view.limit)
+        fields["remaining_tokens"] = str(max(0, view.remaining))
+        fields["reset_tokens"] = duration_text(view.reset_ms)
+    return fields
 
 
 def duration_text(milliseconds: int) -> str:
@@ -126,12 +128,8 @@ def duration_text(milliseconds: int) -> str:
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _count(value: object) -> int:
-    """Numbers in a Struct are doubles."""
-    if isinstance(value, int | float) and 0 <= value <= MAX_COUNT:
-        return int(value)
+def _count(text: str) -> int:
+    """A number that we wrote; 0 for anything else."""
+    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
+        return min(int(text), MAX_COUNT)
     return 0

@@ -12,14 +12,14 @@
 RPM is always kept. History is written only for the first row.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from extproc.core.handles import Handle
 from extproc.core.reservations import Knowledge, Outcome, Settlement, Source, State
 from extproc.core.usage import Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AnswerFacts:
     """What metering saw of an answer. ``ended`` is Envoy's end of stream, not our loop's."""
 
@@ -99,7 +99,8 @@ def release(
 ) -> Settlement:
     """Nothing was produced: tokens go back, the request stays counted."""
     end = release_of(handle.reservation_id, handle.root, outcome, source)
-    return replace(end, knowledge=knowledge)
+    end.knowledge = knowledge
+    return end
 
 
 def release_of(reservation_id: str, root: str, outcome: Outcome, source: Source) -> Settlement:

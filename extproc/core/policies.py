@@ -260,7 +260,7 @@ class Override:
         check_moment("until", self.until)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Descriptor:
     """Who and what a request is. ``values`` holds validated ids, ``requested_model`` any text.
 

@@ -2,6 +2,9 @@
 
 Life of a reservation: RESERVED, then SETTLED or RELEASED (by someone who knows), or EXPIRED (by the
 reaper, who guesses). Later and better knowledge may correct a guess; see ``Knowledge``.
+
+What is made for every request is not frozen, because making it would take three times as long;
+only who made it may change it, and only before it is handed on.
 """
 
 from dataclasses import dataclass, field
@@ -58,7 +61,7 @@ class Outcome(StrEnum):
     UNREPORTED = "unreported"  # nobody told us before the deadline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ReserveRequest:
     """Everything that one reserve call needs.
 
@@ -116,7 +119,7 @@ class ReserveRequest:
                 raise ValueError(f"{name}_price must be 0 to {MAX_PRICE}, got {price}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WindowView:
     """One limit as the answer's headers show it, after the decision. ``reset_ms`` from now."""
 
@@ -158,7 +161,7 @@ class Refusal:
     burst: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Admitted:
     """Everything was taken; minute windows are those of ``minute`` (UTC, yyyyMMddHHmm).
 
@@ -258,7 +261,7 @@ Verdict = Admitted | Rejected | ServiceRefused | IdConflict | Unpriced
 StoreVerdict = Verdict | LimitsMissing | LimitsStale
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Settlement:
     """The end of a reservation. ``input_tokens`` and ``output_tokens`` are what to charge.
 
@@ -298,7 +301,7 @@ class SettleStatus(StrEnum):
     MISSING = "missing"  # no such reservation (never made, or its record is gone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SettleResult:
     """What the store did, with the values before and after (B15)."""
 

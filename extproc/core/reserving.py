@@ -50,7 +50,8 @@ _MOST_RETRIES = 64
 
 @dataclass(slots=True)
 class Attempt:
-    """One request's reserve. ``roots`` grows by each root before it is asked, so that whoever is
+    """One request's reserve. ``request`` is given without limits, which the Reserver fills in.
+    ``roots`` grows by each root before it is asked, so that whoever is
     interrupted knows where something may have been taken; the request's own root is the first.
     ``is_refused``: another root has refused, so what the earlier ones took is undone.
     ``is_doubtful``: a reply was lost, so a call of ours may still be on its way.
@@ -109,8 +110,10 @@ class Reserver:
         view = self._views.get(root)
         pinned: LimitLookup | None = None
         attempt.roots.append(root)
-        for _ in range(_ROUNDS):
-            request, resolved = self._ask_with(attempt, view, pinned)
+        for number in range(_ROUNDS):
+            # The caller's own object, made for this; a later round must not change what was asked.
+            request = replace(attempt.request) if number else attempt.request
+            resolved = self._complete(request, attempt.descriptor, view, pinned)
             verdict = await self._ask(attempt, request)
             if isinstance(verdict, LimitsStale):
                 try:
@@ -142,23 +145,28 @@ class Reserver:
             return self._views.put(root, "", "")
         return self._views.learn(found.policies)
 
-    def _ask_with(
-        self, attempt: Attempt, view: PolicyView | None, pinned: LimitLookup | None
-    ) -> tuple[ReserveRequest, Resolved | None]:
+    def _complete(
+        self,
+        request: ReserveRequest,
+        descriptor: Descriptor,
+        view: PolicyView | None,
+        pinned: LimitLookup | None,
+    ) -> Resolved | None:
+        """Fill in what is known of the limits."""
         if view is None:
-            limit = None if pinned is None else pinned.limit
-            estimate = _estimate_for(attempt.request, self._simple_estimate)
-            return replace(attempt.request, limit=limit, estimate=estimate), None
-        resolved = view.resolve(attempt.descriptor, self._clock())
-        request = replace(
-            attempt.request,
-            version=view.version,
-            buckets=_affordable(resolved.buckets, attempt.request),
-            other_roots=tuple(resolved.across),
-            is_pinned=pinned is not None,
-            estimate=_estimate_for(attempt.request, self._estimate),
-        )
-        return request, resolved
+            request.version, request.buckets, request.other_roots = "", (), ()
+            request.is_pinned = False
+            request.limit = None if pinned is None else pinned.limit
+            request.estimate = _estimate_for(request, self._simple_estimate)
+            return None
+        resolved = view.resolve(descriptor, self._clock())
+        request.limit = None
+        request.version = view.version
+        request.buckets = _affordable(resolved.buckets, request)
+        request.other_roots = tuple(resolved.across)
+        request.is_pinned = pinned is not None
+        request.estimate = _estimate_for(request, self._estimate)
+        return resolved
 
     async def _across(
         self, attempt: Attempt, request: ReserveRequest, resolved: Resolved | None, first: Verdict

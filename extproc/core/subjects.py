@@ -5,12 +5,15 @@ a secret, so it is not told: only that there was one.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from extproc.core.policies import Descriptor, Scope
 
 MAX_BYTES = 512
+# The same few ask again and again.
+_MOST_KEPT = 1024
 _SECRET = frozenset({Scope.API_KEY})
 # The model is noted by itself.
 _UNTOLD = frozenset({Scope.MODEL})
@@ -31,14 +34,26 @@ class Subject:
 
 def told_values(descriptor: Descriptor) -> dict[str, str]:
     """The values that may be written down for people."""
+    return _told(descriptor.values.items())
+
+
+def _told(values: Iterable[tuple[Scope, str]]) -> dict[str, str]:
     untold = _SECRET | _UNTOLD
-    return {str(scope): value for scope, value in descriptor.values.items() if scope not in untold}
+    return {str(scope): value for scope, value in values if scope not in untold}
 
 
 def subject_text(descriptor: Descriptor, *, is_priced: bool) -> str:
     """ASCII of at most ``MAX_BYTES``; where it would be longer, the longest values are hidden."""
-    told: dict[str, object] = dict(told_values(descriptor))
-    hidden = [str(scope) for scope in descriptor.values if scope in _SECRET]
+    values = tuple(descriptor.values.items())
+    if sum(len(value) for _, value in values) > MAX_BYTES:
+        return _subject_text.__wrapped__(values, is_priced=is_priced)
+    return _subject_text(values, is_priced=is_priced)
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _subject_text(values: tuple[tuple[Scope, str], ...], *, is_priced: bool) -> str:
+    told: dict[str, object] = dict(_told(values))
+    hidden = [str(scope) for scope, _ in values if scope in _SECRET]
     if not is_priced:
         told[_UNPRICED] = 1
     while True:

@@ -24,7 +24,6 @@ from extproc.core.policies import Descriptor
 from extproc.core.ports import LimitSource, Telemetry
 from extproc.core.price_list import FREE
 from extproc.core.reservations import (
-    Admitted,
     IdConflict,
     Knowledge,
     Outcome,
@@ -60,6 +59,7 @@ from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 
 log = logging.getLogger("tokenweir.admission")
 
+_REFUSED = (ServiceRefused, IdConflict, Unpriced)
 _MAX_TEXT, _MAX_PATH_TEXT = 128, 100
 _UNREADABLE = 415  # status of a body in an encoding that we do not decode
 # Answers to messages that our include does not ask for; the kind of an answer must be the kind of
@@ -70,9 +70,9 @@ _OTHER_KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Asked:
-    """What is known of a request beside its body."""
+    """What is known of a request beside its body, as far as it was read."""
 
     path: str
     request_id: str
@@ -82,7 +82,7 @@ class _Asked:
     idempotency_key: str = ""  # a digest of the client's own key, empty without one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Answer:
     """A reply, and the reservation that it delivers, if any."""
 
@@ -155,17 +155,13 @@ class Admission:
         request_id = (attributes.text("request.id") or "")[:_MAX_TEXT]
         asked = _Asked(path, request_id, reservation_id_from(attributes, request_id), profile)
         try:
-            service_id = identify(
+            service_id = asked.service_id = identify(
                 self._policy.identity,
                 header=attributes.header,
                 metadata=message.metadata_context,
             )
-            asked = replace(
-                asked,
-                service_id=service_id,
-                idempotency_key=idempotency_digest(
-                    self._policy.idempotency_header, header=attributes.header
-                ),
+            asked.idempotency_key = idempotency_digest(
+                self._policy.idempotency_header, header=attributes.header
             )
             async with asyncio.timeout(self._policy.timeout_seconds):
                 facts, body_hash = await self._read(asked, attributes, message.request_body.body)
@@ -201,7 +197,7 @@ class Admission:
                     error, path=path, service_id=asked.service_id, request_id=asked.request_id
                 )
             )
-        if isinstance(verdict, ServiceRefused | IdConflict | Unpriced):
+        if isinstance(verdict, _REFUSED):
             return _Answer(
                 self._refusals.bad_request(
                     error_of(verdict, handle.model, self._policy.idempotency_header),
@@ -218,7 +214,9 @@ class Admission:
                     verdict, descriptor, path=path, request_id=asked.request_id, model=handle.model
                 )
             )
-        handle = _delivered(handle, verdict)
+        # The verdict's: a repeated call got the first one's decision.
+        handle.reservation_id = verdict.reservation_id
+        handle.reserved_tokens = verdict.reserved_tokens
         try:
             self._telemetry.admitted(verdict, seconds=seconds)
             log_admitted(verdict, handle)
@@ -371,12 +369,3 @@ def reservation_id_from(attributes: Attributes, request_id: str) -> str:
     if start_us is None or client is None or not request_id:
         return new_reservation_id()
     return reservation_id_of(request_id=request_id, start_us=start_us, client=client)
-
-
-def _delivered(handle: Handle, verdict: Admitted) -> Handle:
-    """The handle as the verdict completes it."""
-    return replace(
-        handle,
-        reservation_id=verdict.reservation_id,
-        reserved_tokens=verdict.reserved_tokens,
-    )

@@ -11,7 +11,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
-from extproc.core.handles import Field
+from extproc.core.handles import HANDLE_KEYS, Handle, handle_from_fields
 
 # Envoy's word for an answer that really came from the upstream, in response.code_details.
 VIA_UPSTREAM = "via_upstream"
@@ -47,9 +47,11 @@ class Attributes:
     def text(self, name: str) -> str | None:
         """A string attribute such as ``request.path``."""
         value = self._fields.get(name)
-        if value is None or value.WhichOneof("kind") != "string_value":
+        if value is None:
             return None
-        return str(value.string_value)
+        text: str = value.string_value
+        # A value of another kind reads as an empty text.
+        return text if text or value.WhichOneof("kind") == "string_value" else None
 
     def time_us(self, name: str) -> int | None:
         """A time attribute such as ``request.time``, in Unix microseconds."""
@@ -57,7 +59,9 @@ class Attributes:
             moment = datetime.fromisoformat(self.text(name) or "")
         except ValueError:
             return None
-        since = moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        since = moment - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
     def header(self, name: str) -> str | None:
@@ -82,29 +86,37 @@ def metadata_text(metadata: Metadata, *, namespace: str, path: Sequence[str]) ->
     return str(last.string_value)
 
 
-def metadata_fields(metadata: Metadata, *, namespace: str) -> dict[str, object]:
-    """The flat strings and numbers of one namespace."""
+def namespace_fields(metadata: Metadata, namespace: str) -> Mapping[str, Value]:
+    """The fields of one namespace; none where it is absent."""
     holder = metadata.filter_metadata
     if namespace not in holder:
         return {}
+    fields: Mapping[str, Value] = holder[namespace].fields
+    return fields
+
+
+def metadata_fields(metadata: Metadata, *, namespace: str) -> dict[str, object]:
+    """The flat strings and numbers of one namespace."""
     fields: dict[str, object] = {}
-    for key, value in holder[namespace].fields.items():
+    for key, value in namespace_fields(metadata, namespace).items():
         kind = value.WhichOneof("kind")
         if kind in ("string_value", "number_value"):
             fields[key] = getattr(value, kind)
     return fields
 
 
-def has_field(metadata: Metadata, *, namespace: str, key: str) -> bool:
-    """True when the namespace holds the key, whatever its value."""
-    holder = metadata.filter_metadata
-    return namespace in holder and key in holder[namespace].fields
+def read_handle(fields: Mapping[str, Value]) -> Handle | None:
+    """The handle in the fields of our namespace; None when there is none."""
+    if "rid" not in fields:
+        return None
+    # A value of another kind reads as an empty text, which is no id.
+    return handle_from_fields(
+        {key: fields[key].string_value for key in HANDLE_KEYS if key in fields}
+    )
 
 
-def fill_struct(struct: Struct, fields: Mapping[str, Field]) -> None:
-    """Write flat fields into ``struct``."""
+def fill_struct(struct: Struct, fields: Mapping[str, str]) -> None:
+    """Write flat texts into ``struct``."""
+    into = struct.fields
     for key, value in fields.items():
-        if isinstance(value, str):
-            struct.fields[key].string_value = value
-        else:
-            struct.fields[key].number_value = value
+        into[key].string_value = value

@@ -18,7 +18,7 @@ from envoy.data.accesslog.v3.accesslog_pb2 import (
 from envoy.service.accesslog.v3 import als_pb2
 
 from extproc.core.errors import RequestError
-from extproc.core.handles import METERED_KEY, NAMESPACE, UNMETERED_KEY, Handle, handle_from_fields
+from extproc.core.handles import METERED_KEY, NAMESPACE, UNMETERED_KEY, Handle
 from extproc.core.ids import reservation_id_of
 from extproc.core.metered import Metered
 from extproc.core.outcomes import release_of, settle_ending
@@ -27,7 +27,7 @@ from extproc.core.provider_errors import ErrorCode
 from extproc.core.renewals import Renewals
 from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
-from extproc.envoy_io.attributes import VIA_UPSTREAM, has_field, metadata_fields
+from extproc.envoy_io.attributes import VIA_UPSTREAM, namespace_fields, read_handle
 from extproc.envoy_io.identity import IdentitySource, identify
 from extproc.envoy_io.native import Native
 from extproc.envoy_io.provider_reports import report_answer, report_silence
@@ -136,7 +136,8 @@ def _was_called(entry: HTTPAccessLogEntry) -> bool:
 
 
 def _any(flags: ResponseFlags, names: tuple[str, ...]) -> bool:
-    return any(getattr(flags, name) for name in names)
+    # Nearly every entry has none.
+    return any(field.name in names for field, _ in flags.ListFields())
 
 
 class Ending:
@@ -187,11 +188,12 @@ class Ending:
             return
         if common.intermediate_log_entry or common.access_log_type == AccessLogType.DownstreamStart:
             return
-        if has_field(common.metadata, namespace=NAMESPACE, key=METERED_KEY):
+        fields = namespace_fields(common.metadata, NAMESPACE)
+        if METERED_KEY in fields:
             # The ordinary case, and the only one that costs something under load.
             self._telemetry.ended("metered")
             return
-        handle = handle_from_fields(metadata_fields(common.metadata, namespace=NAMESPACE))
+        handle = read_handle(fields)
         if handle is None:
             self._on_entry_without_handle(entry)
             return
@@ -222,10 +224,10 @@ class Ending:
             report_answer(self._telemetry, handle, status=status, headers={}, value=None)
 
     def _renew(self, entry: HTTPAccessLogEntry) -> None:
-        metadata = entry.common_properties.metadata
-        if has_field(metadata, namespace=NAMESPACE, key=METERED_KEY):
+        fields = namespace_fields(entry.common_properties.metadata, NAMESPACE)
+        if METERED_KEY in fields:
             return  # the answer has ended; only its entry is still to come
-        handle = handle_from_fields(metadata_fields(metadata, namespace=NAMESPACE))
+        handle = read_handle(fields)
         if handle is not None:
             # Other roots that hold some of it follow; the record names them.
             self._renewals.renew(handle.root, handle.reservation_id)
@@ -233,7 +235,7 @@ class Ending:
     def _on_entry_without_handle(self, entry: HTTPAccessLogEntry) -> None:
         if DETAILS_PREFIX in entry.response.response_code_details:
             return  # our own refusal, counted by admission
-        if has_field(entry.common_properties.metadata, namespace=NAMESPACE, key=UNMETERED_KEY):
+        if UNMETERED_KEY in namespace_fields(entry.common_properties.metadata, NAMESPACE):
             return  # admission let it through and has counted it
         found = unseen_reason(entry)
         if found is None:

@@ -9,8 +9,9 @@ from functools import partial
 
 from envoy.config.core.v3.base_pb2 import HeaderMap
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from google.protobuf.struct_pb2 import Value
 
-from extproc.core.handles import NAMESPACE, Handle, handle_from_fields
+from extproc.core.handles import NAMESPACE, Handle
 from extproc.core.learned_factors import LearnedFactors
 from extproc.core.outcomes import (
     AnswerFacts,
@@ -21,14 +22,20 @@ from extproc.core.outcomes import (
 from extproc.core.ports import Telemetry
 from extproc.core.reservations import Outcome, Settlement, Source
 from extproc.core.settler import Settler
-from extproc.envoy_io.attributes import VIA_UPSTREAM, Attributes, metadata_fields
+from extproc.envoy_io.attributes import (
+    VIA_UPSTREAM,
+    Attributes,
+    namespace_fields,
+    read_handle,
+)
 from extproc.envoy_io.provider_reports import report_answer, report_rooms
 from extproc.envoy_io.replies import (
     CONTINUE_RESPONSE_BODY,
     CONTINUE_RESPONSE_HEADERS,
     CONTINUE_RESPONSE_TRAILERS,
+    METERED_RESPONSE_HEADERS,
+    METERED_RESPONSE_TRAILERS,
     body_reply,
-    mark_metered,
 )
 from extproc.envoy_io.turns import Turns
 from extproc.providers.answers import AnswerReader, answer_reader
@@ -126,7 +133,7 @@ class MeteredAnswer:
         if kind == "response_trailers":
             self._reader.feed(b"", end=True)
             self._settle(ended=True)
-            return _metered(CONTINUE_RESPONSE_TRAILERS)
+            return METERED_RESPONSE_TRAILERS
         return None
 
     def close(self) -> None:
@@ -137,8 +144,8 @@ class MeteredAnswer:
             self._settle(ended=self._steps is not None and self._is_last)
 
     def _on_headers(self, message: pb.ProcessingRequest) -> pb.ProcessingResponse | None:
-        fields = metadata_fields(message.metadata_context, namespace=NAMESPACE)
-        handle = self._handle = handle_from_fields(fields)
+        fields = namespace_fields(message.metadata_context, NAMESPACE)
+        handle = self._handle = read_handle(fields)
         if handle is None:
             # Not admitted by us: a refusal of ours, or a request that was let through unmetered.
             return None
@@ -159,7 +166,7 @@ class MeteredAnswer:
         if message.response_headers.end_of_stream:
             self._reader.feed(b"", end=True)
             self._settle(ended=True)
-            return _metered(CONTINUE_RESPONSE_HEADERS)
+            return METERED_RESPONSE_HEADERS
         if handle.hides_usage:
             # The body gets shorter than the upstream said.
             reply = pb.ProcessingResponse()
@@ -181,7 +188,7 @@ class MeteredAnswer:
         self._error = ErrorBody(self._headers.get("content-encoding"))
         if message.response_headers.end_of_stream:
             self._report_error(None)
-        return _metered(CONTINUE_RESPONSE_HEADERS)
+        return METERED_RESPONSE_HEADERS
 
     def _on_error_body(
         self, message: pb.ProcessingRequest, error: ErrorBody
@@ -288,21 +295,14 @@ class MeteredAnswer:
         return end
 
 
-def _metered(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:
-    reply = pb.ProcessingResponse()
-    reply.CopyFrom(plain)
-    mark_metered(reply)
-    return reply
-
-
-def _drop_ours(headers: dict[str, str], fields: Mapping[str, object]) -> None:
+def _drop_ours(headers: dict[str, str], fields: Mapping[str, Value]) -> None:
     """Where the route sets our own x-ratelimit-* it does so before metering sees the answer, in
     place of the provider's: what equals ours is not the provider's word."""
     for limit, remaining, *names in _OURS:
-        ours = fields.get(limit)
-        if ours is None or ours != headers.get(names[0]):
+        seen = headers.get(names[0])
+        if seen is None or limit not in fields or seen != fields[limit].string_value:
             continue
-        if fields.get(remaining) == headers.get(names[1]):
+        if remaining in fields and fields[remaining].string_value == headers.get(names[1]):
             for name in names:
                 headers.pop(name, None)
 

@@ -4,10 +4,14 @@
 them; ``ai_protocol_manager`` (Envoy 1.40) writes a message, of which no class is published yet.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from envoy.config.core.v3.base_pb2 import Metadata
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from extproc.core.handles import USAGE_NAMESPACE
 from extproc.core.usage import Usage
@@ -16,25 +20,63 @@ from extproc.providers.metadata_usage import usage_of_fields
 from extproc.providers.registry import format_named
 
 _USAGE_TYPE = "type.googleapis.com/envoy.data.ai.v3.TokenUsage"
-# Field numbers of envoy.data.ai.v3.TokenUsage, by the descriptor inside Envoy 1.40.
-_INPUT, _OUTPUT, _INPUT_DETAILS, _OUTPUT_DETAILS, _TOTAL, _STATUS = 3, 4, 6, 7, 8, 9
-_CACHED, _CACHE_WRITE = 1, 2
-_REASONING = 1
-_FAILED = 3
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FAILED = 3  # a value of its status
 _MOST_TOKENS = 2**31 - 1
+_NOTHING = Usage()
 
-_Message = dict[int, int | bytes]
+
+def _token_usage_class() -> type[Message]:
+    """The fields that are read of envoy.data.ai.v3.TokenUsage, with the numbers and types of the
+    descriptor inside Envoy 1.40, in a pool of their own."""
+    field = FieldDescriptorProto
+    file = FileDescriptorProto(name="token_usage.proto", package="tokenweir", syntax="proto3")
+
+    def message(name: str, **fields: tuple[int, str]) -> None:
+        made = file.message_type.add(name=name)
+        for field_name, (number, kind) in fields.items():
+            made.field.add(
+                name=field_name,
+                number=number,
+                label=field.LABEL_OPTIONAL,
+                type=_SCALARS.get(kind, field.TYPE_MESSAGE),
+                type_name=None if kind in _SCALARS else f".tokenweir.{kind}",
+            )
+
+    message("Count", value=(1, "uint64"))  # as google.protobuf.UInt64Value
+    message("InputDetails", cached=(1, "Count"), cache_write=(2, "Count"))
+    message("OutputDetails", reasoning=(1, "Count"))
+    message(
+        "TokenUsage",
+        input=(3, "Count"),
+        output=(4, "Count"),
+        input_details=(6, "InputDetails"),
+        output_details=(7, "OutputDetails"),
+        total=(8, "Count"),
+        status=(9, "int32"),
+    )
+    pool = DescriptorPool()
+    pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName("tokenweir.TokenUsage"))
+
+
+_SCALARS = {
+    "uint64": FieldDescriptorProto.TYPE_UINT64,
+    "int32": FieldDescriptorProto.TYPE_INT32,
+}
+_TokenUsage = _token_usage_class()
 
 
 def native_usage(wire_format: str, metadata: Metadata) -> Usage:
     """What Envoy read; nothing where it could read nothing. Never raises."""
-    usage = usage_of_fields(wire_format, metadata_fields(metadata, namespace=USAGE_NAMESPACE))
-    if usage.is_known:
-        return usage
+    usage = _NOTHING
+    if USAGE_NAMESPACE in metadata.filter_metadata:
+        usage = usage_of_fields(wire_format, metadata_fields(metadata, namespace=USAGE_NAMESPACE))
+        if usage.is_known:
+            return usage
     for packed in metadata.typed_filter_metadata.values():
         if packed.type_url == _USAGE_TYPE:
-            usage = usage.merged(token_usage(packed.value))
+            found = token_usage(packed.value)
+            usage = found if usage is _NOTHING else usage.merged(found)
     # A zero is no report of what nobody has seen, but for formats without an output.
     is_report = usage.output_tokens or not format_named(wire_format).has_text_output
     return usage if is_report else replace(usage, output_tokens=None)
@@ -46,12 +88,16 @@ def token_usage(data: bytes) -> Usage:
     Measured on Envoy 1.40: its input includes cache reads and writes also for Anthropic, and the
     tools' prompt for Gemini, whose thoughts are in its output.
     """
-    message = _fields(data)
-    if message.get(_STATUS) == _FAILED:
-        return Usage()
-    details, output_details = _inner(message, _INPUT_DETAILS), _inner(message, _OUTPUT_DETAILS)
-    input_tokens, output_tokens = _count(message, _INPUT), _count(message, _OUTPUT)
-    reasoning, total = _count(output_details, _REASONING), _count(message, _TOTAL)
+    message: Any = _TokenUsage()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        return _NOTHING
+    if message.status == _FAILED:
+        return _NOTHING
+    input_tokens, output_tokens = _count(message, "input"), _count(message, "output")
+    details = message.input_details
+    reasoning, total = _count(message.output_details, "reasoning"), _count(message, "total")
     if (
         reasoning
         and total is not None
@@ -62,63 +108,15 @@ def token_usage(data: bytes) -> Usage:
     return Usage(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        cached_input_tokens=_count(details, _CACHED),
-        cache_write_tokens=_count(details, _CACHE_WRITE),
+        cached_input_tokens=_count(details, "cached"),
+        cache_write_tokens=_count(details, "cache_write"),
         reasoning_tokens=reasoning,
     )
 
 
-def _inner(message: _Message, number: int) -> _Message:
-    value = message.get(number)
-    return _fields(value) if isinstance(value, bytes) else {}
-
-
-def _count(message: _Message, number: int) -> int | None:
-    """A google.protobuf.UInt64Value: absent is not reported, empty is zero."""
-    value = message.get(number)
-    if not isinstance(value, bytes):
+def _count(message: Any, name: str) -> int | None:
+    """Absent is not reported, empty is zero."""
+    if not message.HasField(name):
         return None
-    count = _fields(value).get(1, 0)
-    return count if isinstance(count, int) and count <= _MOST_TOKENS else None
-
-
-def _fields(data: bytes) -> _Message:
-    """The last value of each field; empty for bytes that are no message."""
-    try:
-        return dict(_walk(data))
-    except (IndexError, ValueError):
-        return {}
-
-
-def _walk(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        kind = tag & 7
-        if kind == _VARINT:
-            value, at = _varint(data, at)
-            yield tag >> 3, value
-            continue
-        if kind == _BYTES:
-            size, at = _varint(data, at)
-        elif kind in (_FIXED64, _FIXED32):
-            size = 8 if kind == _FIXED64 else 4
-        else:
-            raise ValueError(f"wire type {kind}")
-        if at + size > len(data):
-            raise ValueError("cut short")
-        yield tag >> 3, data[at : at + size]
-        at += size
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("varint too long")
+    count: int = getattr(message, name).value
+    return count if count <= _MOST_TOKENS else None

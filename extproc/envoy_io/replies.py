@@ -13,7 +13,6 @@ from extproc.core.handles import (
     METERED_KEY,
     NAMESPACE,
     UNMETERED_KEY,
-    Field,
     duration_text,
     limit_fields,
 )
@@ -41,8 +40,26 @@ _UNAVAILABLE_RETRY_SECONDS = 1
 _CONFLICT, _CONFLICT_RETRY_SECONDS = 409, 1
 
 
+def mark_metered(reply: pb.ProcessingResponse) -> None:
+    """Tell the ending that metering has settled this request."""
+    struct = reply.dynamic_metadata.fields[NAMESPACE].struct_value
+    struct.fields[METERED_KEY].number_value = 1
+
+
+def _with_mark(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:
+    reply = pb.ProcessingResponse()
+    reply.CopyFrom(plain)
+    mark_metered(reply)
+    return reply
+
+
+METERED_RESPONSE_HEADERS = _with_mark(CONTINUE_RESPONSE_HEADERS)
+METERED_RESPONSE_BODY = _with_mark(CONTINUE_RESPONSE_BODY)
+METERED_RESPONSE_TRAILERS = _with_mark(CONTINUE_RESPONSE_TRAILERS)
+
+
 def admitted_reply(
-    verdict: Admitted, fields: Mapping[str, Field], *, new_body: bytes | None
+    verdict: Admitted, fields: Mapping[str, str], *, new_body: bytes | None
 ) -> pb.ProcessingResponse:
     """Let the request through, with the handle and the headers' values as dynamic metadata."""
     reply = pb.ProcessingResponse()
@@ -67,24 +84,17 @@ def unmetered_reply(reason: str) -> pb.ProcessingResponse:
 
 def body_reply(replacement: bytes | None, *, metered: bool) -> pb.ProcessingResponse:
     """Answer to a chunk of the response; None passes it unchanged."""
-    if replacement is None and not metered:
-        return CONTINUE_RESPONSE_BODY
+    if replacement is None:
+        return METERED_RESPONSE_BODY if metered else CONTINUE_RESPONSE_BODY
     reply = pb.ProcessingResponse(response_body=pb.BodyResponse())
-    if replacement is not None:
-        mutation = reply.response_body.response.body_mutation
-        if replacement:
-            mutation.body = replacement
-        else:
-            mutation.clear_body = True
+    mutation = reply.response_body.response.body_mutation
+    if replacement:
+        mutation.body = replacement
+    else:
+        mutation.clear_body = True
     if metered:
         mark_metered(reply)
     return reply
-
-
-def mark_metered(reply: pb.ProcessingResponse) -> None:
-    """Tell the ending that metering has settled this request."""
-    struct = reply.dynamic_metadata.fields[NAMESPACE].struct_value
-    struct.fields[METERED_KEY].number_value = 1
 
 
 def immediate(

@@ -30,7 +30,7 @@ class ReadLimits:
     usage_events: UsageEvents = "hide"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestFacts:
     """One readable request.
 

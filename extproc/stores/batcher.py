@@ -2,7 +2,7 @@
 
 Why not redis-py's own client: per call it costs more than twice as much CPU, it retries by default
 (a script that timed out would run again), and a cancelled caller can leave an unread reply in the
-socket. Here a batch is a task of its own, so cancelling a caller never touches a connection, and a
+socket. Here a batch belongs to its connection, so cancelling a caller never touches one, and a
 connection on which anything went wrong is closed. Only one thing is ever sent again: a script that
 Redis did not know (NOSCRIPT), once, with its source; it cannot have run.
 """
@@ -10,49 +10,25 @@ Redis did not know (NOSCRIPT), once, with its source; it cannot have run.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
-from hiredis import pack_command
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from extproc.core.errors import SettingsError, StoreUnavailableError
-from extproc.stores.failures import fail_all, lost, refused
+from extproc.stores.failures import fail_all
+from extproc.stores.redis_link import Call, RedisLink, Word, pack
 from extproc.stores.redis_url import check_redis_url
 from extproc.stores.scripts import Script
-
-# What a command is made of. Text is sent as UTF-8, so it may not hold lone surrogates.
-Word = str | int | bytes
 
 # So many calls at most share one write: Redis answers them in a few milliseconds.
 MAX_BATCH = 256
 # So many keys at once are looked at by SCAN.
 _PAGE = 1000
-# It holds for the next command of the same connection, so both are always written together.
-_ASKING: bytes = pack_command(("ASKING",))
-
-
-@dataclass(slots=True)
-class _Call:
-    command: tuple[Word, ...]
-    packed: bytes = field(repr=False)
-    queued_at: float
-    future: asyncio.Future[Any] = field(repr=False)
-    script: Script | None = None
-    asking: bool = False
-
-    def fail(self, error: StoreUnavailableError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-def _pack(command: tuple[Word, ...], *, asking: bool) -> bytes:
-    packed: bytes = pack_command(command)  # type: ignore[arg-type]  # its stub: "a tuple of one"
-    return _ASKING + packed if asking else packed
+# How long a call that nobody waits for may wait for company.
+_LAZY_SECONDS = 0.002
 
 
 class RedisBatcher:
@@ -68,27 +44,27 @@ class RedisBatcher:
         self._max_connections = max_connections
         # The pool only reads the URL and makes connections. One time-out bounds a whole exchange,
         # so the socket needs none of its own.
-        self._idle: list[AbstractConnection] = []
+        self._idle: list[RedisLink] = []
         try:
             check_redis_url(url, cluster=False)
             self._pool = ConnectionPool.from_url(
                 url,
                 decode_responses=True,
-                # A value that is no text must not spoil the other replies of its batch.
-                encoding_errors="surrogateescape",
                 protocol=2,
                 retry=Retry(NoBackoff(), 0),
                 socket_timeout=None,
                 socket_connect_timeout=self._timeout,
                 driver_info=None,
             )
-            # Options are looked at when a connection is made. It is the first to be used.
-            self._idle.append(self._make_connection())
+            # Options are looked at when a connection is made: this one is for nothing else.
+            self._make_connection()
         except Exception as error:
             raise SettingsError("redis.url", str(error) or type(error).__name__) from error
-        self._queue: deque[_Call] = deque()
-        self._running: set[asyncio.Task[None]] = set()
+        self._queue: deque[Call] = deque()
+        self._busy: set[RedisLink] = set()
         self._flush_is_due = False
+        self._lazy_timer: asyncio.TimerHandle | None = None
+        self._all_free: asyncio.Future[None] | None = None
         self._closed = False
 
     def _make_connection(self) -> AbstractConnection:
@@ -99,11 +75,12 @@ class RedisBatcher:
         """Send one command; its decoded reply."""
         return await self.send(command)
 
-    async def run(self, script: Script, keys: Sequence[str], args: Iterable[Word]) -> Any:
-        """Run a script by its SHA; its decoded reply."""
+    async def run(
+        self, script: Script, keys: Sequence[str], args: Iterable[Word], *, lazily: bool = False
+    ) -> Any:
+        """Run a script by its SHA; its decoded reply. ``lazily`` as in ``send``."""
         return await self.send(
-            ("EVALSHA", script.sha, len(keys), *keys, *args),
-            script=script,
+            ("EVALSHA", script.sha, len(keys), *keys, *args), script=script, lazily=lazily
         )
 
     async def ping(self) -> None:
@@ -122,11 +99,13 @@ class RedisBatcher:
     async def close(self) -> None:
         """Let running batches end (each is bounded by the time-out), then close all connections."""
         self._closed = True
-        while self._running or self._queue:
-            self._flush()
-            await asyncio.wait(self._running)
-        for connection in self._idle:
-            await connection.disconnect()
+        self._flush()
+        while self._busy:
+            self._all_free = asyncio.get_running_loop().create_future()
+            await self._all_free
+        for link in self._idle:
+            link.close()
+        await asyncio.sleep(0)  # for transports, which close in the loop's next turn
 
     async def scan(self, pattern: str) -> AsyncIterator[list[str]]:
         """Pages of all keys of a pattern; one may come twice. It looks at every key."""
@@ -139,102 +118,76 @@ class RedisBatcher:
                 return
 
     async def send(
-        self, command: tuple[Word, ...], *, script: Script | None = None, asking: bool = False
+        self,
+        command: tuple[Word, ...],
+        *,
+        script: Script | None = None,
+        asking: bool = False,
+        lazily: bool = False,
     ) -> Any:
         """Send one command; its decoded reply.
 
         ``script``: what EVALSHA runs; its source is sent when Redis does not know it. ``asking``:
-        ASKING goes before it, for a node that is taking over the slot.
+        ASKING goes before it, for a node that is taking over the slot. ``lazily``: nobody waits, so
+        it travels with the next calls that somebody waits for, or alone after two milliseconds.
         """
         if self._closed:
             raise StoreUnavailableError("redis", "the client is closed", transient=False)
         loop = asyncio.get_running_loop()
         # Packed here, where a value that cannot be packed fails its own call only.
-        packed = _pack(command, asking=asking)
-        call = _Call(command, packed, loop.time(), loop.create_future(), script, asking)
-        self._queue.append(call)
-        if not self._flush_is_due:
+        packed = pack(command, asking=asking)
+        future: asyncio.Future[Any] = loop.create_future()
+        self._queue.append(Call(command, packed, loop.time(), future, script, asking))
+        if lazily and len(self._queue) < MAX_BATCH:
+            if not self._flush_is_due and self._lazy_timer is None:
+                self._lazy_timer = loop.call_later(_LAZY_SECONDS, self._flush)
+        elif not self._flush_is_due:
             self._flush_is_due = True
             loop.call_soon(self._flush)
-        return await call.future
+        return await future
 
     def _flush(self) -> None:
         self._flush_is_due = False
-        while self._queue and len(self._running) < self._max_connections:
-            size = min(MAX_BATCH, len(self._queue))
-            calls = [self._queue.popleft() for _ in range(size)]
-            task = asyncio.create_task(self._run_batch(calls))
-            self._running.add(task)
-            task.add_done_callback(self._batch_ended)
+        if self._lazy_timer is not None:
+            self._lazy_timer.cancel()
+            self._lazy_timer = None
+        while self._queue and len(self._busy) < self._max_connections:
+            calls = self._next_batch()
+            if calls:
+                link = self._idle.pop() if self._idle else self._new_link()
+                self._busy.add(link)
+                link.start(calls)
 
-    def _batch_ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._flush()
+    def _new_link(self) -> RedisLink:
+        return RedisLink(
+            self._make_connection,
+            timeout=self._timeout,
+            on_free=self._freed,
+            on_moved=self._drop_idle,
+        )
 
-    async def _run_batch(self, calls: list[_Call]) -> None:
+    def _next_batch(self) -> deque[Call]:
         too_old = asyncio.get_running_loop().time() - self._timeout
-        waiting: deque[_Call] = deque()
-        for call in calls:
+        calls: deque[Call] = deque()
+        for _ in range(min(MAX_BATCH, len(self._queue))):
+            call = self._queue.popleft()
             if call.queued_at < too_old:
                 error = StoreUnavailableError("redis", "no connection was free", transient=True)
                 fail_all([call], error)
             elif not call.future.done():  # a caller that left before is not sent at all
-                waiting.append(call)
-        if not waiting:
-            return
-        connection: AbstractConnection | None = None
-        sent = False
-        try:
-            connection = self._idle.pop() if self._idle else self._make_connection()
-            async with asyncio.timeout(self._timeout):
-                # A connection that Redis closed, or that has something to read, is not reused.
-                if not connection.is_connected or await connection.can_read():
-                    await connection.disconnect(nowait=True)
-                    await connection.connect()  # type: ignore[no-untyped-call]
-                sent = True
-                await self._exchange(connection, waiting)
-        except Exception as cause:  # noqa: BLE001  # a caller without an answer waits for ever
-            fail_all(waiting, lost(cause, was_sent=sent))
-            if connection is not None:
-                await connection.disconnect(nowait=True)
-        except BaseException:
-            fail_all(waiting, StoreUnavailableError("redis", "stopped", transient=False))
-            if connection is not None:
-                await connection.disconnect(nowait=True)
-            raise
-        finally:
-            if connection is not None:
-                self._idle.append(connection)
+                calls.append(call)
+        return calls
 
-    async def _exchange(self, connection: AbstractConnection, waiting: deque[_Call]) -> None:
-        """Send ``waiting`` and answer its calls; a call leaves it when it has its answer."""
-        moved = False
-        await connection.send_packed_command(
-            b"".join([call.packed for call in waiting]), check_health=False
-        )
-        for _ in range(len(waiting)):
-            call = waiting[0]
-            try:
-                if call.asking:
-                    with suppress(redis_errors.ResponseError):  # the command's own reply decides
-                        await connection.read_response()
-                reply = await connection.read_response()
-            except redis_errors.ResponseError as error:
-                moved = moved or isinstance(error, redis_errors.ReadOnlyError)
-                if isinstance(error, redis_errors.NoScriptError) and call.script is not None:
-                    call.command = ("EVAL", call.script.source, *call.command[2:])
-                    call.packed = _pack(call.command, asking=call.asking)
-                    call.script = None
-                    waiting.append(call)
-                else:
-                    fail_all([call], refused(error), error)
-            else:
-                if not call.future.done():
-                    call.future.set_result(reply)
-            waiting.popleft()
-        if waiting:  # scripts that Redis did not know
-            await self._exchange(connection, waiting)
-        if moved:
-            # A replica that was the primary: its name may lead elsewhere by now.
-            for each in (connection, *self._idle):
-                await each.disconnect(nowait=True)
+    def _freed(self, link: RedisLink) -> None:
+        self._busy.discard(link)
+        self._idle.append(link)
+        if self._queue and not self._flush_is_due:
+            # Not at once: who is answered now may have more to ask, which then travels along.
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        elif not self._busy and self._all_free is not None and not self._all_free.done():
+            self._all_free.set_result(None)
+
+    def _drop_idle(self) -> None:
+        for link in self._idle:
+            link.drop_if_idle()

@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Protocol
 
-from extproc.stores.batcher import RedisBatcher, Word
+from extproc.stores.batcher import RedisBatcher
 from extproc.stores.cluster import RedisCluster
+from extproc.stores.redis_link import Word
 from extproc.stores.scripts import Script
 
 
@@ -13,7 +14,9 @@ class RedisClient(Protocol):
 
     async def command(self, *command: Word) -> Any: ...
 
-    async def run(self, script: Script, keys: Sequence[str], args: Iterable[Word]) -> Any: ...
+    async def run(
+        self, script: Script, keys: Sequence[str], args: Iterable[Word], *, lazily: bool = False
+    ) -> Any: ...
 
     def scan(self, pattern: str) -> AsyncIterator[list[str]]: ...
 

@@ -12,8 +12,9 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from extproc.core.errors import SettingsError, StoreUnavailableError
-from extproc.stores.batcher import RedisBatcher, Word
+from extproc.stores.batcher import RedisBatcher
 from extproc.stores.failures import is_node_away
+from extproc.stores.redis_link import Word
 from extproc.stores.redis_url import Address, parse_cluster_url, usable
 from extproc.stores.scripts import Script
 from extproc.stores.slots import slot_of, slot_of_command
@@ -47,10 +48,12 @@ class RedisCluster:
         """Send one command that has one key; its decoded reply. Raises ValueError for others."""
         return await self._send(slot_of_command(command), command, None)
 
-    async def run(self, script: Script, keys: Sequence[str], args: Iterable[Word]) -> Any:
-        """Run a script by its SHA; its decoded reply."""
+    async def run(
+        self, script: Script, keys: Sequence[str], args: Iterable[Word], *, lazily: bool = False
+    ) -> Any:
+        """Run a script by its SHA; its decoded reply. ``lazily`` as with one server."""
         command = ("EVALSHA", script.sha, len(keys), *keys, *args)
-        return await self._send(slot_of(keys[0]), command, script)
+        return await self._send(slot_of(keys[0]), command, script, lazily=lazily)
 
     async def scan(self, pattern: str) -> AsyncIterator[list[str]]:
         """Pages of the keys of all masters that match a pattern; one may come twice."""
@@ -88,7 +91,14 @@ class RedisCluster:
             topology.owner(0)  # raises
         return [topology.node(master) for master in topology.masters]
 
-    async def _send(self, slot: int, command: tuple[Word, ...], script: Script | None) -> Any:
+    async def _send(
+        self,
+        slot: int,
+        command: tuple[Word, ...],
+        script: Script | None,
+        *,
+        lazily: bool = False,
+    ) -> Any:
         topology = self._topology
         until = asyncio.get_running_loop().time() + self._timeout
         if topology.owners[slot] is None:
@@ -96,7 +106,8 @@ class RedisCluster:
         address, asking, attempt = topology.owner(slot), False, 0
         while True:
             try:
-                return await topology.node(address).send(command, script=script, asking=asking)
+                node = topology.node(address)
+                return await node.send(command, script=script, asking=asking, lazily=lazily)
             except StoreUnavailableError as error:
                 attempt += 1
                 address, asking = await self._next(

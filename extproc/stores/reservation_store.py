@@ -17,9 +17,9 @@ from extproc.core.reservations import (
 )
 from extproc.core.usage import TOTALS
 from extproc.stores import keys, scripts
-from extproc.stores.batcher import Word
 from extproc.stores.bucket_codec import encode
 from extproc.stores.client import RedisClient
+from extproc.stores.redis_link import Word
 from extproc.stores.root_registry import RootRegistry
 from extproc.stores.scripts import load_script
 from extproc.stores.verdicts import read_roots, read_settle_result, read_verdict
@@ -101,6 +101,7 @@ class RedisReservationStore:
                 "" if settlement.cost_micros is None else _count(settlement.cost_micros),
                 _parts(settlement),
             ),
+            lazily=settlement.writes_history,
         )
         result = read_settle_result(reply)
         for other in result.other_roots if settlement.follows else ():

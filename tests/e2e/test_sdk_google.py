@@ -121,7 +121,8 @@ def test_thoughts_tools_and_candidates_are_charged(
 
 
 def test_embeddings(client: StackClient, google_client: genai.Client) -> None:
-    for contents in (["one text", "another text"], ["a third one"]):
+    several: list[Any] = ["one text", "another text"]
+    for contents in (several, ["a third one"]):
         answer = google_client.models.embed_content(
             model="gemini-embedding-001",
             contents=contents,

@@ -9,11 +9,13 @@ from typing import Any
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.estimates import EstimateMode, EstimatePlan
+from extproc.core.handles import Handle
 from extproc.core.learned_factors import LearnedFactors
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
 from extproc.envoy_io.admission import Admission
 from extproc.envoy_io.admission_policy import AdmissionPolicy
+from extproc.envoy_io.attributes import read_handle
 from extproc.envoy_io.identity import FromHeader
 from extproc.stores.views import Views
 from tests.support.fakes import ListedLimits, RecordingStore, RecordingTelemetry
@@ -94,6 +96,14 @@ class Bench:
 def fields_of(reply: Any) -> dict[str, object]:
     struct = reply.dynamic_metadata.fields["llm"].struct_value
     return {k: getattr(v, v.WhichOneof("kind")) for k, v in struct.fields.items()}
+
+
+def handle_in(reply: Any) -> Handle:
+    """The handle that a reply carries."""
+    struct = reply.dynamic_metadata.fields["llm"].struct_value
+    handle = read_handle(struct.fields)
+    assert handle is not None
+    return handle
 
 
 def headers_of(reply: Any) -> dict[str, str]:

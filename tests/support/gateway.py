@@ -11,7 +11,7 @@ from typing import Any
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.estimates import EstimateMode, EstimatePlan
-from extproc.core.handles import Handle, handle_from_fields
+from extproc.core.handles import Handle
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
 from extproc.envoy_io.admission import Admission
@@ -19,7 +19,7 @@ from extproc.envoy_io.attributes import fill_struct
 from extproc.envoy_io.metering import Metering
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.views import Views
-from tests.support.admission import POLICY, fields_of, message
+from tests.support.admission import POLICY, handle_in, message
 from tests.support.fakes import ListedLimits, RecordingTelemetry
 from tests.support.reservations import ROOT
 from tests.support.streams import MemoryContext
@@ -81,7 +81,7 @@ class Gateway:
         (reply,) = context.written
         if reply.WhichOneof("response") == "immediate_response":
             return reply.immediate_response.status.code, None
-        return 200, handle_from_fields(fields_of(reply))
+        return 200, handle_in(reply)
 
     async def answer(
         self,

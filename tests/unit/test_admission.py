@@ -12,7 +12,6 @@ import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.errors import StoreUnavailableError
-from extproc.core.handles import handle_from_fields
 from extproc.core.limits import ServiceLimit
 from extproc.core.ports import LimitLookup
 from extproc.core.reservations import (
@@ -29,7 +28,7 @@ from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.registry import Routes, use_routes
 from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.wire_formats import Target
-from tests.support.admission import CHAT, POLICY, Bench, fields_of, message
+from tests.support.admission import CHAT, POLICY, Bench, fields_of, handle_in, message
 from tests.support.fakes import ListedLimits, RecordingStore
 from tests.support.streams import MemoryContext
 
@@ -60,8 +59,7 @@ async def test_an_admitted_request_continues_with_its_handle() -> None:
     reply = await bench.ask(message())
     assert reply.WhichOneof("response") == "request_body"
     fields = fields_of(reply)
-    handle = handle_from_fields(fields)
-    assert handle is not None
+    handle = handle_in(reply)
     assert handle.root == "svc"
     assert handle.wire_format == "openai_chat"
     assert handle.input_tokens > 2
@@ -76,14 +74,14 @@ async def test_a_stream_that_did_not_ask_for_usage_gets_a_body_that_does() -> No
     reply = await Bench().ask(message({**CHAT, "stream": True}))
     body = json.loads(reply.request_body.response.body_mutation.body)
     assert body == {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
-    assert fields_of(reply)["hide"] == 1
+    assert handle_in(reply).hides_usage
 
 
 async def test_the_clients_own_request_for_usage_is_left_alone() -> None:
     asked = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
     reply = await Bench().ask(message(asked))
     assert not reply.request_body.response.HasField("body_mutation")
-    assert fields_of(reply)["hide"] == 0
+    assert not handle_in(reply).hides_usage
 
 
 async def test_redis_away_passes_and_is_counted_when_open() -> None:

@@ -1,5 +1,7 @@
 """Rules of the core: usage, handles, outcomes."""
 
+from dataclasses import replace
+
 import pytest
 
 from extproc.core.handles import (
@@ -120,18 +122,24 @@ def test_durations_are_spelt_as_openai_does(milliseconds: int, text: str) -> Non
 
 
 def test_a_handle_survives_the_trip_through_metadata() -> None:
-    as_doubles = {
-        key: float(value) if isinstance(value, int) else value
-        for key, value in HANDLE.to_fields().items()
-    }
-    assert handle_from_fields(as_doubles) == HANDLE
+    assert handle_from_fields(HANDLE.to_fields()) == HANDLE
+    # Envoy's request id may be a client's text.
+    strange = replace(HANDLE, request_id="a|b||", model="m|x", learned_permille=7)
+    assert handle_from_fields(strange.to_fields()) == strange
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"rid": "r"}, {"rid": "r", "root": 5.0}, {"rid": "r}{", "root": "svc"}],
+    [
+        {},
+        {"rid": "r"},
+        {"rid": "r", "root": "svc"},
+        {**HANDLE.to_fields(), "root": ""},
+        {**HANDLE.to_fields(), "rid": "r}{"},
+        {**HANDLE.to_fields(), "hdl": "openai_chat|1|2"},
+    ],
 )
-def test_what_is_not_a_handle_is_none(fields: dict[str, object]) -> None:
+def test_what_is_not_a_handle_is_none(fields: dict[str, str]) -> None:
     assert handle_from_fields(fields) is None
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from extproc.core.handles import handle_from_fields
 from extproc.core.learned_factors import LEAST, MOST, LearnedFactors, merged
 from extproc.core.usage import Usage
 from extproc.envoy_io.metering import Metering
@@ -15,7 +14,7 @@ from extproc.providers.input_correction import corrected_input, learn_from
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts
 from tests.support.admission import Bench as AdmissionBench
-from tests.support.admission import fields_of, message
+from tests.support.admission import handle_in, message
 from tests.support.streams import MemoryContext
 from tests.unit.test_metering import ANSWER, HANDLE, body, headers
 from tests.unit.test_metering import Bench as MeteringBench
@@ -138,14 +137,10 @@ def test_tools_of_the_provider_teach_nothing() -> None:
 
 
 async def test_admission_reserves_by_the_factor_and_says_so_in_the_handle() -> None:
-    plain = fields_of(await AdmissionBench().ask(message(LONG)))
-    learned = fields_of(await AdmissionBench(learned=taught(1.5)).ask(message(LONG)))
-    assert (plain["lrn"], learned["lrn"]) == (0, 1500)
-    assert isinstance(plain["input"], float)
-    assert learned["input"] == -(-plain["input"] * 3 // 2)
-    handle = handle_from_fields(learned)
-    assert handle is not None
-    assert handle.learned_permille == 1500
+    plain = handle_in(await AdmissionBench().ask(message(LONG)))
+    learned = handle_in(await AdmissionBench(learned=taught(1.5)).ask(message(LONG)))
+    assert (plain.learned_permille, learned.learned_permille) == (0, 1500)
+    assert learned.input_tokens == -(-plain.input_tokens * 3 // 2)
 
 
 @pytest.mark.parametrize(
