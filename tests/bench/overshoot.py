@@ -21,7 +21,7 @@ from extproc.demo.stack import Stack
 from extproc.envoyconfig.messages import TOKENWEIR_CLUSTER
 from extproc.stores import keys
 from tests.bench.burst import BurstResult, Gate, allow_connections, send_at_once
-from tests.bench.systems import fetch
+from tests.bench.running import fetch
 from tests.bench.traffic import chat_body, raw_request
 from tests.support.reservations import Inspector
 

@@ -1,33 +1,31 @@
-"""The three systems that are measured, each from processes of its own, and their upstreams.
+"""The systems that are measured, each with an Envoy of its own.
 
 * ``bare``: Envoy with a listener, one route and the upstream, no filter but the router.
-* ``empty``: Envoy as tokenweir configures it, profile ``inline``, and the empty server.
-* ``ours``: the same configuration, ``tokenweir serve`` and a real Valkey.
+* ``empty``: Envoy as tokenweir configures it for a profile, and the empty server.
+* ``ours``: the same configuration, ``tokenweir serve`` and a real Valkey. One server speaks all
+  profiles, with an Envoy for each.
+
+All stay up together; one without load costs next to nothing.
 """
 
 import json
 import sys
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from extproc.demo.envoy_binary import envoy_command
-from extproc.demo.processes import Child, clean_environment, free_ports
-from extproc.demo.provider_script import SCRIPT_HEADER
+from extproc.demo.processes import free_ports
 from extproc.demo.stack import Stack, demo_key
 from extproc.envoyconfig import RenderOptions, render_bootstrap
-from tests.bench.traffic import answer_body
+from extproc.envoyconfig.options import Profile
+from tests.bench.running import fetch, running, running_envoy
 
+PROFILES: tuple[Profile, ...] = ("inline", "observe", "native")
 SERVICE = "svc-bench"
 # Far above what a machine can send: the limits are checked, and never refuse.
 _RPM, _TPM = 2_000_000_000, 1_000_000_000_000
-_READY_SECONDS = 30.0
-_STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,70 +40,16 @@ class System:
     redis_url: str | None = None
 
 
-def fetch(url: str) -> bytes:
-    """The body of a GET without any proxy. Raises OSError for no answer and for an error status."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(url, timeout=5) as response:
-        body: bytes = response.read()
-    return body
-
-
-@contextmanager
-def _running(
-    name: str, command: list[str], directory: Path, *, ready_url: str | None = None
-) -> Iterator[int]:
-    """A child until the block ends; gives its process id. Without a URL it says "listening"."""
-    child = Child(name, command, log_path=directory / f"{name}.log", env=clean_environment())
-
-    def is_ready() -> bool:
-        if ready_url is None:
-            return "listening" in child.output()
-        try:
-            fetch(ready_url)
-        except OSError:
-            return False
-        return True
-
-    child.start()
-    try:
-        child.wait_ready(is_ready, deadline_s=_READY_SECONDS)
-        pid = child.pid
-        assert pid is not None
-        yield pid
-    finally:
-        child.stop(deadline_s=_STOP_SECONDS)
-
-
-@contextmanager
-def _envoy(name: str, config: dict[str, Any], directory: Path) -> Iterator[int]:
-    admin_port = config["admin"]["address"]["socket_address"]["port_value"]
-    path = directory / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config))
-    ready = f"http://127.0.0.1:{admin_port}/ready"
-    with _running(name, envoy_command(path), directory, ready_url=ready) as pid:
-        yield pid
-
-
-def _options(upstream_url: str, *, tokenweir_address: str) -> RenderOptions:
-    listen_port, admin_port = free_ports(2)
-    return RenderOptions(
-        upstream_url=upstream_url,
-        listen_port=listen_port,
-        admin_port=admin_port,
-        tokenweir_addresses=(tokenweir_address,),
-        api_keys={demo_key(SERVICE): SERVICE},
-    )
-
-
-def _manager(config: dict[str, Any]) -> dict[str, Any]:
+def connection_manager(config: dict[str, Any]) -> dict[str, Any]:
+    """The HTTP connection manager of a rendered configuration."""
     (listener,) = config["static_resources"]["listeners"]
     manager: dict[str, Any] = listener["filter_chains"][0]["filters"][0]["typed_config"]
     return manager
 
 
-def _without_tokenweir(config: dict[str, Any]) -> dict[str, Any]:
+def without_tokenweir(config: dict[str, Any]) -> dict[str, Any]:
     """The same listener, route and upstream cluster with nothing of ours in between."""
-    manager = _manager(config)
+    manager = connection_manager(config)
     manager["http_filters"] = manager["http_filters"][-1:]
     del manager["access_log"]
     (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
@@ -115,40 +59,24 @@ def _without_tokenweir(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-@contextmanager
-def upstream(directory: Path) -> Iterator[str]:
-    """An Envoy that answers each request by itself, which costs next to nothing; gives its URL.
-
-    Requests with a script for the fake provider go on to that one: streams.
-    """
-    (port,) = free_ports(1)
-    provider_url = f"http://127.0.0.1:{port}"
-    options = _options(provider_url, tokenweir_address="127.0.0.1:1")
-    config = _without_tokenweir(render_bootstrap(options))
-    host = _manager(config)["route_config"]["virtual_hosts"][0]
-    (by_script,) = host["routes"]
-    by_script["match"]["headers"] = [{"name": SCRIPT_HEADER, "present_match": True}]
-    json_type = {"header": {"key": "content-type", "value": "application/json"}}
-    at_once = {
-        "match": {"prefix": "/"},
-        "direct_response": {"status": 200, "body": {"inline_string": answer_body().decode()}},
-        "response_headers_to_add": [{**json_type, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}],
-    }
-    host["routes"] = [by_script, at_once]
-    command = [sys.executable, "-m", "extproc.demo.fake_provider", "--port", str(port)]
-    health = f"{provider_url}/_fake/health"
-    with (
-        _running("provider", command, directory, ready_url=health),
-        _envoy("upstream", config, directory),
-    ):
-        yield f"http://127.0.0.1:{options.listen_port}"
+def _options(upstream_url: str, *, address: str, profile: Profile = "inline") -> RenderOptions:
+    listen_port, admin_port = free_ports(2)
+    return RenderOptions(
+        upstream_url=upstream_url,
+        profile=profile,
+        listen_port=listen_port,
+        admin_port=admin_port,
+        tokenweir_addresses=(address,),
+        api_keys={demo_key(SERVICE): SERVICE},
+    )
 
 
 @contextmanager
 def bare(upstream_url: str, directory: Path) -> Iterator[System]:
     """Envoy alone."""
-    options = _options(upstream_url, tokenweir_address="127.0.0.1:1")
-    with _envoy("bare", _without_tokenweir(render_bootstrap(options)), directory) as pid:
+    options = _options(upstream_url, address="127.0.0.1:1")
+    config = without_tokenweir(render_bootstrap(options))
+    with running_envoy("bare", config, directory) as pid:
         yield System(
             name="bare",
             port=options.listen_port,
@@ -158,14 +86,16 @@ def bare(upstream_url: str, directory: Path) -> Iterator[System]:
 
 
 @contextmanager
-def empty(upstream_url: str, directory: Path) -> Iterator[System]:
+def empty(upstream_url: str, directory: Path, profile: Profile) -> Iterator[System]:
     """Envoy and the empty server, over a unix socket as in ``ours``."""
-    address = f"unix:{directory / 'empty.sock'}"
-    options = _options(upstream_url, tokenweir_address=address)
-    command = [sys.executable, "-m", "tests.bench.empty_server", "--listen", address]
+    name = f"empty-{profile}"
+    address = f"unix:{directory / name}.sock"
+    options = _options(upstream_url, address=address, profile=profile)
+    command = [sys.executable, "-m", "tests.bench.empty_server"]
+    command += ["--listen", address, "--profile", profile]
     with (
-        _running("empty", command, directory) as python_pid,
-        _envoy("empty-envoy", render_bootstrap(options), directory) as envoy_pid,
+        running(name, command, directory) as python_pid,
+        running_envoy(f"{name}-envoy", render_bootstrap(options), directory) as envoy_pid,
     ):
         yield System(
             name="empty",
@@ -176,28 +106,45 @@ def empty(upstream_url: str, directory: Path) -> Iterator[System]:
         )
 
 
-@contextmanager
-def ours(upstream_url: str, _directory: Path) -> Iterator[System]:
-    """Envoy, ``tokenweir serve``, Valkey and SQLite; no reaper, which no request waits for."""
-    stack = Stack(
+def stack_of_ours(upstream_url: str, *, workers: int = 1) -> Stack:
+    """``tokenweir serve``, Valkey, SQLite and an Envoy of profile inline, not started; no reaper,
+    which no request waits for."""
+    return Stack(
         services=(SERVICE,),
         upstream_url=upstream_url,
         envoy_options={"access_log_path": None},
         with_work=False,
+        workers=workers,
     )
-    with stack:
+
+
+@contextmanager
+def ours(
+    upstream_url: str, directory: Path, profiles: Sequence[Profile], *, workers: int = 1
+) -> Iterator[dict[Profile, System]]:
+    """The whole product with an Envoy for each profile."""
+    stack = stack_of_ours(upstream_url, workers=workers)
+    with stack, ExitStack() as envoys:
         stack.set_limits(SERVICE, rpm=_RPM, tpm=_TPM)
-        envoy_pid, python_pid = stack.child("envoy").pid, stack.child("serve").pid
-        assert envoy_pid is not None
-        assert python_pid is not None
-        yield System(
-            name="ours",
-            port=stack.envoy_port,
-            admin_url=stack.admin_url,
-            envoy_pid=envoy_pid,
-            python_pid=python_pid,
-            redis_url=stack.redis_url,
-        )
+        systems = {}
+        python_pid = stack.child("serve").pid
+        for profile in profiles:
+            listen_port, admin_port = free_ports(2)
+            options = stack.render_options(
+                profile=profile, listen_port=listen_port, admin_port=admin_port
+            )
+            name = f"ours-{profile}-{workers}"
+            systems[profile] = System(
+                name="ours",
+                port=listen_port,
+                admin_url=f"http://127.0.0.1:{admin_port}",
+                envoy_pid=envoys.enter_context(
+                    running_envoy(name, render_bootstrap(options), directory)
+                ),
+                python_pid=python_pid,
+                redis_url=stack.redis_url,
+            )
+        yield systems
 
 
 def envoy_messages(system: System) -> int:

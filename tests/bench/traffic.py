@@ -11,6 +11,9 @@ from extproc.providers.requests import ReadLimits, RequestFacts
 PATH = "/v1/chat/completions"
 MODEL = "gpt-4o"
 OUTPUT_TOKENS = 48
+# With this script the benchmark's upstream answers by its stream of 200 chunks; the fake provider
+# would give one like it.
+STREAM_SCRIPT = "output=200;chunk_delay_ms=2"
 
 _SYSTEM = (
     "You answer questions of customers about their orders. Be brief and friendly, name the order "
