@@ -122,7 +122,8 @@ def test_thoughts_tools_and_candidates_are_charged(
 
 def test_embeddings(client: StackClient, google_client: genai.Client) -> None:
     several: list[Any] = ["one text", "another text"]
-    for contents in (several, ["a third one"]):
+    alone: list[Any] = ["a third one"]
+    for contents in (several, alone):
         answer = google_client.models.embed_content(
             model="gemini-embedding-001",
             contents=contents,
