@@ -24,7 +24,6 @@ UNMETERED_KEY = "unm"
 _REST_KEY = "hdl"
 _SEPARATOR = "|"
 _REST_FIELDS = 9
-_MOST_DIGITS = 19
 HANDLE_KEYS = ("rid", "root", "model", _REST_KEY)
 
 # How an Envoy has answers metered: they pass through us, copies of them come to us, or Envoy reads
@@ -78,24 +77,23 @@ def handle_from_fields(fields: Mapping[str, str]) -> Handle | None:
     if len(rest) != _REST_FIELDS:
         return None
     wire_format, given, reserved, encoding, hides, factor, learned, profile, request_id = rest
-    return Handle(
-        reservation_id=reservation_id,
-        root=root,
-        wire_format=wire_format,
-        model=fields.get("model", ""),
-        input_tokens=_count(given),
-        reserved_tokens=_count(reserved),
-        encoding=encoding,
-        hides_usage=hides == "1",
-        factor_percent=_count(factor) or 100,
-        learned_permille=_count(learned),
-        request_id=request_id,
-        profile=_profile(profile),
-    )
-
-
-def _profile(text: str) -> Profile:
-    return _PROFILES.get(text, "inline")
+    try:
+        return Handle(
+            reservation_id=reservation_id,
+            root=root,
+            wire_format=wire_format,
+            model=fields.get("model", ""),
+            input_tokens=_count(given),
+            reserved_tokens=_count(reserved),
+            encoding=encoding,
+            hides_usage=hides == "1",
+            factor_percent=_count(factor) or 100,
+            learned_permille=_count(learned),
+            request_id=request_id,
+            profile=_PROFILES.get(profile, "inline"),
+        )
+    except ValueError:
+        return None
 
 
 def limit_fields(admitted: Admitted) -> dict[str, str]:
@@ -129,7 +127,8 @@ def duration_text(milliseconds: int) -> str:
 
 
 def _count(text: str) -> int:
-    """A number that we wrote; 0 for anything else."""
-    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
-        return min(int(text), MAX_COUNT)
-    return 0
+    """A number that we wrote. Raises ValueError for anything else."""
+    number = int(text)
+    if not 0 <= number <= MAX_COUNT:
+        raise ValueError("out of bounds")
+    return number

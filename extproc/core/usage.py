@@ -40,9 +40,17 @@ class Usage:
         reported = [value for value in _values(self) if value is not None]
         return bool(reported) and not any(reported)
 
+    @property
+    def has_parts(self) -> bool:
+        """True when more than the two totals was reported, and is not zero."""
+        return any(_values(self)[2:])
+
     def kinds(self) -> dict[str, int]:
         """What was reported and is more than zero, by kind; names as in the fields, without
         ``_tokens``. Kinds other than input and output are parts of these, or calls."""
+        if not self.has_parts:
+            totals = (("input", self.input_tokens), ("output", self.output_tokens))
+            return {name: value for name, value in totals if value}
         pairs = zip(_KINDS, _values(self), strict=True)
         return {name: value for name, value in pairs if value}
 

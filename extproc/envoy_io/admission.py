@@ -1,7 +1,7 @@
-"""Admission: one message in (body and attributes), one answer out, and the handler returns.
+"""Admission: one message in (body and attributes), one answer out.
 
 Nothing of ours stays open while the answer streams. Every path that has asked for a reservation and
-does not deliver it to Envoy ends in a release, handed to the settler without awaiting.
+does not answer with it ends in a release, handed to the settler without awaiting.
 """
 
 import asyncio
@@ -11,8 +11,9 @@ import time
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
+from typing import Any
 
-import grpc
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
 from extproc.core.errors import RequestError, StoreUnavailableError
@@ -40,14 +41,13 @@ from extproc.core.settler import Settler
 from extproc.core.subjects import subject_text
 from extproc.envoy_io.admission_policy import AdmissionPolicy
 from extproc.envoy_io.attributes import MALFORMED, Attributes
+from extproc.envoy_io.deadlines import Deadlines
 from extproc.envoy_io.decisions import log_admitted
 from extproc.envoy_io.descriptor import describe
 from extproc.envoy_io.idempotency import idempotency_digest, request_hash
 from extproc.envoy_io.identity import identify
 from extproc.envoy_io.refusals import Refusals
 from extproc.envoy_io.replies import (
-    CONTINUE_REQUEST_HEADERS,
-    CONTINUE_REQUEST_TRAILERS,
     admitted_reply,
     unmetered_reply,
 )
@@ -59,15 +59,12 @@ from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
 
 log = logging.getLogger("tokenweir.admission")
 
+# Tells the calls of one reservation id apart: this process' own word, and a number.
+_OWNER = secrets.token_hex(6)
+_numbers = count()
 _REFUSED = (ServiceRefused, IdConflict, Unpriced)
 _MAX_TEXT, _MAX_PATH_TEXT = 128, 100
 _UNREADABLE = 415  # status of a body in an encoding that we do not decode
-# Answers to messages that our include does not ask for; the kind of an answer must be the kind of
-# its message, or Envoy drops the stream.
-_OTHER_KINDS = {
-    "request_headers": CONTINUE_REQUEST_HEADERS,
-    "request_trailers": CONTINUE_REQUEST_TRAILERS,
-}
 
 
 @dataclass(slots=True)
@@ -82,12 +79,8 @@ class _Asked:
     idempotency_key: str = ""  # a digest of the client's own key, empty without one
 
 
-@dataclass(slots=True)
-class _Answer:
-    """A reply, and the reservation that it delivers, if any."""
-
-    reply: pb.ProcessingResponse
-    handle: Handle | None = None
+class UnexpectedMessageError(Exception):
+    """Envoy's filter is not configured as our include does it."""
 
 
 class Admission:
@@ -111,6 +104,7 @@ class Admission:
         self._telemetry = telemetry
         self._executor = executor
         self._learned = learned
+        self._deadlines = Deadlines(policy.timeout_seconds)
         self._unknown = UnknownModels(policy.known_models, telemetry)
         self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
         limits_of = partial(
@@ -121,33 +115,30 @@ class Admission:
         unhidden = limits_of(usage_events="show" if policy.shows_usage_events else "leave")
         self._read_limits = {"inline": limits_of(), "observe": unhidden, "native": unhidden}
 
-    async def process(self, context: grpc.aio.ServicerContext, profile: Profile = "inline") -> None:
-        """One ext_proc stream of an Envoy that has answers metered by ``profile``."""
-        while True:
-            message: pb.ProcessingRequest = await context.read()
-            if message is grpc.aio.EOF:
-                return
-            if message is MALFORMED:
-                break
-            kind = message.WhichOneof("request")
-            if kind == "request_body":
-                break
-            if kind not in _OTHER_KINDS:
-                return
-            await context.write(_OTHER_KINDS[kind])
-        if message is MALFORMED:
-            await context.write(self._refusals.unreadable())
-            return
-        answer = await self._answer(message, profile)
-        delivered = False
-        try:
-            await context.write(answer.reply)
-            delivered = True
-        finally:
-            if answer.handle is not None and not delivered:
-                self._give_back(answer.handle)
+    async def decide(
+        self, message: pb.ProcessingRequest, profile: Profile = "inline"
+    ) -> pb.ProcessingResponse:
+        """The answer to the one message of an Envoy that has answers metered by ``profile``.
 
-    async def _answer(self, message: pb.ProcessingRequest, profile: Profile) -> _Answer:
+        Who is cancelled here gives back what was taken. Once the answer is handed to gRPC nobody
+        can tell whether Envoy got it; where it did not, its access log entry has no handle, and the
+        ending releases the reservation by the id that both can compute.
+
+        Raises UnexpectedMessageError for a message that our include does not ask for.
+        """
+        if message is MALFORMED:
+            return self._refusals.unreadable()
+        kind = message.WhichOneof("request")
+        if kind != "request_body":
+            raise UnexpectedMessageError(
+                f"admission got {kind}: the filter must skip headers and trailers and buffer the "
+                "body, as our include says"
+            )
+        return await self._answer(message, profile)
+
+    async def _answer(
+        self, message: pb.ProcessingRequest, profile: Profile
+    ) -> pb.ProcessingResponse:
         started = time.perf_counter()
         attributes = Attributes(message)
         # A query may hold a credential (Gemini's ?key=): cut off before anything is logged.
@@ -163,7 +154,7 @@ class Admission:
             asked.idempotency_key = idempotency_digest(
                 self._policy.idempotency_header, header=attributes.header
             )
-            async with asyncio.timeout(self._policy.timeout_seconds):
+            with self._deadlines.one():
                 facts, body_hash = await self._read(asked, attributes, message.request_body.body)
                 descriptor = describe(
                     self._policy.scopes,
@@ -174,45 +165,35 @@ class Admission:
                     metadata=message.metadata_context,
                 )
                 if isinstance(facts, Unmetered):
-                    return _Answer(await self._unmetered(asked, facts, descriptor))
+                    return await self._unmetered(asked, facts, descriptor)
                 handle, verdict = await self._reserve(asked, facts, body_hash, descriptor)
         except TimeoutError:
             # Not Redis' word that it is away, so no reason to fail open: a body made to be slow to
             # read would get through.
             late = StoreUnavailableError("admission", "no decision in time", transient=True)
-            return _Answer(
-                self._refusals.unavailable(
-                    late, path=path, service_id=asked.service_id, request_id=asked.request_id
-                )
+            return self._refusals.unavailable(
+                late, path=path, service_id=asked.service_id, request_id=asked.request_id
             )
         except RequestError as error:
-            return _Answer(
-                self._refusals.bad_request(
-                    error, path=path, service_id=asked.service_id, request_id=asked.request_id
-                )
+            return self._refusals.bad_request(
+                error, path=path, service_id=asked.service_id, request_id=asked.request_id
             )
         except StoreUnavailableError as error:
-            return _Answer(
-                self._refusals.unavailable(
-                    error, path=path, service_id=asked.service_id, request_id=asked.request_id
-                )
+            return self._refusals.unavailable(
+                error, path=path, service_id=asked.service_id, request_id=asked.request_id
             )
         if isinstance(verdict, _REFUSED):
-            return _Answer(
-                self._refusals.bad_request(
-                    error_of(verdict, handle.model, self._policy.idempotency_header),
-                    path=path,
-                    service_id=service_id,
-                    request_id=asked.request_id,
-                )
+            return self._refusals.bad_request(
+                error_of(verdict, handle.model, self._policy.idempotency_header),
+                path=path,
+                service_id=service_id,
+                request_id=asked.request_id,
             )
         seconds = time.perf_counter() - started
         if isinstance(verdict, Rejected):
             self._telemetry.rejected(verdict, seconds=seconds)
-            return _Answer(
-                self._refusals.over_limit(
-                    verdict, descriptor, path=path, request_id=asked.request_id, model=handle.model
-                )
+            return self._refusals.over_limit(
+                verdict, descriptor, path=path, request_id=asked.request_id, model=handle.model
             )
         # The verdict's: a repeated call got the first one's decision.
         handle.reservation_id = verdict.reservation_id
@@ -220,32 +201,29 @@ class Admission:
         try:
             self._telemetry.admitted(verdict, seconds=seconds)
             log_admitted(verdict, handle)
-            reply = admitted_reply(verdict, handle.to_fields(), new_body=facts.new_body)
+            return admitted_reply(verdict, handle.to_fields(), new_body=facts.new_body)
         except BaseException:
             self._give_back(handle)
             raise
-        return _Answer(reply, handle)
 
     async def _read(
         self, asked: _Asked, attributes: Attributes, body: bytes
     ) -> tuple[RequestFacts | Unmetered, str]:
         """What the request asks, and a hash of it."""
 
-        def read() -> tuple[RequestFacts | Unmetered, str]:
-            facts = read_request(
-                asked.path,
-                body,
-                content_type=attributes.header("content-type"),
-                content_encoding=attributes.header("content-encoding"),
-                limits=self._read_limits[asked.profile],
-                host=attributes.text("request.host") or "",
-            )
-            return facts, request_hash(asked.path, body)
-
+        content_encoding = attributes.header("content-encoding")
+        read = partial(
+            _facts_and_hash,
+            asked.path,
+            body,
+            content_type=attributes.header("content-type"),
+            content_encoding=content_encoding,
+            limits=self._read_limits[asked.profile],
+            host=attributes.text("request.host") or "",
+        )
         try:
             # A compressed body is small only before it is read.
-            is_plain = not attributes.header("content-encoding")
-            if is_plain and len(body) <= self._policy.count_inline_max_bytes:
+            if not content_encoding and len(body) <= self._policy.count_inline_max_bytes:
                 return read()
             return await asyncio.get_running_loop().run_in_executor(self._executor, read)
         except RequestError as error:
@@ -295,7 +273,7 @@ class Admission:
             wire_format=handle.wire_format,
             model=handle.model,
             request_id=handle.request_id,
-            owner=secrets.token_hex(8),
+            owner=f"{_OWNER}{next(_numbers)}",
             request_hash=body_hash,
             idempotency_key=asked.idempotency_key,
             idempotency_ttl_ms=self._policy.idempotency_ttl_ms,
@@ -361,6 +339,10 @@ class Admission:
             },
         )
         return unmetered_reply(facts.reason)
+
+
+def _facts_and_hash(path: str, body: bytes, **about: Any) -> tuple[RequestFacts | Unmetered, str]:
+    return read_request(path, body, **about), request_hash(path, body)
 
 
 def reservation_id_from(attributes: Attributes, request_id: str) -> str:

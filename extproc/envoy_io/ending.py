@@ -36,6 +36,7 @@ from extproc.envoy_io.unseen import NO_BODY, logged_path, unseen_reason
 
 log = logging.getLogger("tokenweir.ending")
 
+_PERIODIC, _START = AccessLogType.DownstreamPeriodic, AccessLogType.DownstreamStart
 # Envoy never got the request to an upstream.
 _NEVER_SENT_FLAGS = (
     "no_healthy_upstream",
@@ -183,10 +184,10 @@ class Ending:
     def on_entry(self, entry: HTTPAccessLogEntry) -> None:
         """Settle or classify one ended request, renew one that still runs; never awaits."""
         common = entry.common_properties
-        if common.access_log_type == AccessLogType.DownstreamPeriodic:
+        if common.access_log_type == _PERIODIC:
             self._renew(entry)
             return
-        if common.intermediate_log_entry or common.access_log_type == AccessLogType.DownstreamStart:
+        if common.intermediate_log_entry or common.access_log_type == _START:
             return
         fields = namespace_fields(common.metadata, NAMESPACE)
         if METERED_KEY in fields:

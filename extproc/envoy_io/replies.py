@@ -23,11 +23,9 @@ from extproc.envoy_io.attributes import fill_struct
 _MOST_JITTER_SECONDS = 5
 _CONTINUE = pb.CommonResponse.CONTINUE
 
-CONTINUE_REQUEST_HEADERS = pb.ProcessingResponse(request_headers=pb.HeadersResponse())
 CONTINUE_REQUEST_BODY = pb.ProcessingResponse(
     request_body=pb.BodyResponse(response=pb.CommonResponse(status=_CONTINUE))
 )
-CONTINUE_REQUEST_TRAILERS = pb.ProcessingResponse(request_trailers=pb.TrailersResponse())
 CONTINUE_RESPONSE_HEADERS = pb.ProcessingResponse(response_headers=pb.HeadersResponse())
 CONTINUE_RESPONSE_BODY = pb.ProcessingResponse(response_body=pb.BodyResponse())
 CONTINUE_RESPONSE_TRAILERS = pb.ProcessingResponse(response_trailers=pb.TrailersResponse())
@@ -56,6 +54,26 @@ def _with_mark(plain: pb.ProcessingResponse) -> pb.ProcessingResponse:
 METERED_RESPONSE_HEADERS = _with_mark(CONTINUE_RESPONSE_HEADERS)
 METERED_RESPONSE_BODY = _with_mark(CONTINUE_RESPONSE_BODY)
 METERED_RESPONSE_TRAILERS = _with_mark(CONTINUE_RESPONSE_TRAILERS)
+
+
+# They are many, and always the same.
+_PREBUILT = {
+    id(reply): reply.SerializeToString()
+    for reply in (
+        CONTINUE_RESPONSE_HEADERS,
+        CONTINUE_RESPONSE_BODY,
+        CONTINUE_RESPONSE_TRAILERS,
+        METERED_RESPONSE_HEADERS,
+        METERED_RESPONSE_BODY,
+        METERED_RESPONSE_TRAILERS,
+    )
+}
+
+
+def serialized(reply: pb.ProcessingResponse) -> bytes:
+    """The bytes of a reply, known already for those that are never changed."""
+    known: bytes | None = _PREBUILT.get(id(reply))
+    return reply.SerializeToString() if known is None else known
 
 
 def admitted_reply(

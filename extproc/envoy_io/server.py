@@ -9,19 +9,23 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import NoReturn
 
 import grpc
 from envoy.service.accesslog.v3 import als_pb2, als_pb2_grpc
-from envoy.service.ext_proc.v3 import external_processor_pb2_grpc
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingResponse
+from envoy.service.ext_proc.v3.external_processor_pb2 import (
+    ProcessingRequest,
+    ProcessingResponse,
+)
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as aio_health
 
 from extproc.core.ports import Telemetry
-from extproc.envoy_io.admission import Admission
+from extproc.envoy_io.admission import Admission, UnexpectedMessageError
 from extproc.envoy_io.attributes import read_request
 from extproc.envoy_io.ending import Ending
 from extproc.envoy_io.metering import Metering
+from extproc.envoy_io.replies import serialized
 
 log = logging.getLogger("tokenweir.server")
 
@@ -34,6 +38,7 @@ ADMISSION, ADMISSION_OBSERVE, ADMISSION_NATIVE = (
 )
 METERING, METERING_OBSERVE = "metering", "metering/observe"
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+_METHOD = f"/{EXT_PROC_SERVICE}/Process"
 
 # A message is a body plus attributes and metadata.
 _MESSAGE_OVERHEAD_BYTES = 1024 * 1024
@@ -48,45 +53,77 @@ _DRAIN_POLL_SECONDS = 0.02
 _CUT_MARGIN_SECONDS = 1.0
 
 Handler = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
+Decision = Callable[[ProcessingRequest], Awaitable[ProcessingResponse]]
 
 
-class _Processor(external_processor_pb2_grpc.ExternalProcessorServicer):
-    def __init__(self, handlers: Mapping[str, Handler], telemetry: Telemetry) -> None:
-        self._handlers = handlers
+class _Processor(grpc.GenericRpcHandler):
+    """Finds the handler of an ext_proc stream by its initial metadata.
+
+    To gRPC admission is a call of one message and one answer, though Envoy's stream could have
+    more: answer and end then leave together, which is a tenth of what an empty server costs.
+    A message that cannot be parsed reaches the handlers, which answer it; gRPC would drop the
+    stream, and an Envoy that fails open would let it pass.
+    """
+
+    def __init__(
+        self,
+        *,
+        admissions: Mapping[str, Decision],
+        meterings: Mapping[str, Handler],
+        telemetry: Telemetry,
+    ) -> None:
         self._telemetry = telemetry
         self.active = 0
+        self._handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                partial(self._decide, decide),
+                request_deserializer=read_request,
+                response_serializer=serialized,
+            )
+            for name, decide in admissions.items()
+        } | {name: self._stream(partial(self._meter, meter)) for name, meter in meterings.items()}
+        self._unknown = self._stream(self._refuse)
 
-    # The generated interface fixes the name; the iterator is unused because handlers read by hand.
-    async def Process(  # noqa: N802
-        self, request_iterator: object, context: grpc.aio.ServicerContext
+    @staticmethod
+    def _stream(handler: Callable[..., Awaitable[None]]) -> grpc.RpcMethodHandler:
+        return grpc.stream_stream_rpc_method_handler(
+            handler, request_deserializer=read_request, response_serializer=serialized
+        )
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """gRPC asks this for each call; None: not a method of ours."""
+        if details.method != _METHOD:
+            return None
+        for key, value in details.invocation_metadata or ():
+            if key == CONVERSATION_KEY:
+                return self._handlers.get(value, self._unknown)
+        return self._unknown
+
+    async def _decide(
+        self, decide: Decision, message: ProcessingRequest, context: grpc.aio.ServicerContext
+    ) -> ProcessingResponse:
+        self.active += 1
+        try:
+            return await decide(message)
+        except Exception as error:  # noqa: BLE001  # said and answered there
+            await _fail(context, self._telemetry, error)
+        finally:
+            self.active -= 1
+
+    async def _meter(
+        self, meter: Handler, _messages: object, context: grpc.aio.ServicerContext
     ) -> None:
-        for key, value in context.invocation_metadata() or ():
-            if key == CONVERSATION_KEY and value in self._handlers:
-                self.active += 1
-                try:
-                    await _guarded(self._handlers[value], context, self._telemetry)
-                finally:
-                    self.active -= 1
-                return
+        self.active += 1
+        try:
+            await _guarded(meter, context, self._telemetry)
+        finally:
+            self.active -= 1
+
+    async def _refuse(self, _messages: object, context: grpc.aio.ServicerContext) -> None:
         await context.abort(
             grpc.StatusCode.INVALID_ARGUMENT,
             f"initial metadata {CONVERSATION_KEY} must be one of {sorted(self._handlers)}",
         )
-
-
-def _processor_handlers(processor: _Processor) -> grpc.GenericRpcHandler:
-    """As the generated code registers it, but a message that cannot be parsed reaches the handler,
-    which answers it; gRPC would drop the stream, and an Envoy that fails open would let it pass."""
-    return grpc.method_handlers_generic_handler(
-        EXT_PROC_SERVICE,
-        {
-            "Process": grpc.stream_stream_rpc_method_handler(
-                processor.Process,
-                request_deserializer=read_request,
-                response_serializer=ProcessingResponse.SerializeToString,
-            )
-        },
-    )
 
 
 class _AccessLog(als_pb2_grpc.AccessLogServiceServicer):
@@ -107,15 +144,24 @@ async def _guarded(
     """A fault of ours becomes one log line and an error status, so Envoy's failure mode decides."""
     try:
         await handler(context)
-    except grpc.aio.AbortError:
-        raise
     except grpc.aio.BaseError:
         # The stream broke under a read or a write: the other side left. Handlers have cleaned up.
         return
-    except Exception:
-        telemetry.refused("internal_error")
-        log.exception("handler failed")
-        await context.abort(grpc.StatusCode.INTERNAL, "internal error")
+    except Exception as error:  # noqa: BLE001  # said and answered there
+        await _fail(context, telemetry, error)
+
+
+async def _fail(
+    context: grpc.aio.ServicerContext, telemetry: Telemetry, error: Exception
+) -> NoReturn:
+    if isinstance(error, UnexpectedMessageError):
+        telemetry.refused("unexpected_message")
+        log.error("unexpected message", extra={"reason": str(error)})
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+    telemetry.refused("internal_error")
+    log.error("handler failed", exc_info=error)
+    await context.abort(grpc.StatusCode.INTERNAL, "internal error")
+    raise AssertionError  # abort raises
 
 
 class GrpcServer:
@@ -137,15 +183,16 @@ class GrpcServer:
 
     def register(self, *, admission: Admission, metering: Metering, ending: Ending) -> None:
         """Bind the three conversations; call once, before ``start``."""
-        handlers: dict[str, Handler] = {
-            ADMISSION: admission.process,
-            ADMISSION_OBSERVE: partial(admission.process, profile="observe"),
-            ADMISSION_NATIVE: partial(admission.process, profile="native"),
-            METERING: metering.process,
-            METERING_OBSERVE: metering.observe,
-        }
-        self._processor = _Processor(handlers, self._telemetry)
-        self._server.add_generic_rpc_handlers((_processor_handlers(self._processor),))
+        self._processor = _Processor(
+            admissions={
+                ADMISSION: admission.decide,
+                ADMISSION_OBSERVE: partial(admission.decide, profile="observe"),
+                ADMISSION_NATIVE: partial(admission.decide, profile="native"),
+            },
+            meterings={METERING: metering.process, METERING_OBSERVE: metering.observe},
+            telemetry=self._telemetry,
+        )
+        self._server.add_generic_rpc_handlers((self._processor,))
         als_pb2_grpc.add_AccessLogServiceServicer_to_server(
             _AccessLog(ending, self._telemetry), self._server
         )

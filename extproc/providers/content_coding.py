@@ -19,7 +19,9 @@ _ALWAYS_BYTES, _MOST_RATIO = 1024 * 1024, 100
 
 def coding_name(content_encoding: str | None) -> str:
     """The header's value in lower case, without what changes nothing; "" for a plain body."""
-    names = (name.strip() for name in (content_encoding or "").lower().split(","))
+    if not content_encoding:
+        return ""
+    names = (name.strip() for name in content_encoding.lower().split(","))
     return ", ".join(name for name in names if name not in ("", "identity"))
 
 

@@ -24,6 +24,8 @@ _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 UTF8_BOM = b"\xef\xbb\xbf"
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 _CHARSET = re.compile(r"charset\s*=\s*\"?([^\s;\"]+)", re.IGNORECASE)
+# Shorter than it would take to hold too many values.
+_SHORT = 100_000
 _UTF8_NAMES = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 _CONTAINERS = (dict, list)
 _Container = dict[str, object] | list[object]
@@ -91,7 +93,53 @@ class _Unreadable:
 _UNREADABLE = _Unreadable()
 
 
+class _UnusualError(Exception):
+    """Something that only the careful reading can judge."""
+
+
+def _plain_pairs(items: list[tuple[str, object]]) -> JsonObject:
+    result = dict(items)
+    if len(result) != len(items):
+        raise _UnusualError
+    return result
+
+
+def _no_constant(_literal: str) -> object:
+    raise _UnusualError
+
+
+def _plain_int(literal: str) -> int:
+    if len(literal) > MAX_DIGITS:
+        raise _UnusualError
+    return int(literal)
+
+
+def _plain_float(literal: str) -> float:
+    value = float(literal)
+    if not math.isfinite(value):
+        raise _UnusualError
+    return value
+
+
+_plain_decoder = json.JSONDecoder(
+    object_pairs_hook=_plain_pairs,
+    parse_constant=_no_constant,
+    parse_int=_plain_int,
+    parse_float=_plain_float,
+)
+
+
 def _parse(text: str, *, lists: int) -> object:
+    """The value of a whole text; what is neither large nor strange is read the short way."""
+    if len(text) <= _SHORT:
+        try:
+            return _plain_decoder.decode(text)
+        except (_UnusualError, RecursionError, ValueError):
+            pass  # read again, and said what is wrong with it
+    return _parse_carefully(text, lists=lists)
+
+
+def _parse_carefully(text: str, *, lists: int) -> object:
     bad: list[str] = []  # what the numbers were that could not be read
     objects = 0
 

@@ -197,7 +197,10 @@ def _note(text: str) -> bytes:
 
 def _parts(settlement: Settlement) -> str:
     """Reported usage beyond the totals, for people: kinds of input and output, and calls."""
-    kinds = {} if settlement.usage is None else settlement.usage.kinds()
+    usage = settlement.usage
+    if usage is None or not usage.has_parts:
+        return ""
+    kinds = usage.kinds()
     return ", ".join(f"{name} {number}" for name, number in kinds.items() if name not in TOTALS)
 
 

@@ -19,7 +19,6 @@ from extproc.envoy_io.attributes import read_handle
 from extproc.envoy_io.identity import FromHeader
 from extproc.stores.views import Views
 from tests.support.fakes import ListedLimits, RecordingStore, RecordingTelemetry
-from tests.support.streams import MemoryContext
 
 CHAT = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Say hi"}]}
 ANTHROPIC = {**CHAT, "model": "claude-sonnet-4-5", "max_tokens": 100}
@@ -86,11 +85,10 @@ class Bench:
             learned=self.learned,
         )
 
-    async def ask(self, *messages: pb.ProcessingRequest) -> Any:
-        context = MemoryContext(messages)
-        await self.admission().process(context)
+    async def ask(self, message: pb.ProcessingRequest) -> Any:
+        reply = await self.admission().decide(message)
         await self.settler.flush(timeout_seconds=2)
-        return context.written[-1] if context.written else None
+        return reply
 
 
 def fields_of(reply: Any) -> dict[str, object]:

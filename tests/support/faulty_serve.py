@@ -18,6 +18,7 @@ after one that was killed.
 """
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -26,7 +27,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
-from redis.asyncio.connection import AbstractConnection
 
 from extproc.cli import main
 from extproc.core.ids import ACROSS_PREFIX
@@ -34,7 +34,9 @@ from extproc.envoy_io.admission import Admission
 from extproc.envoy_io.attributes import MALFORMED
 from extproc.envoy_io.ending import Ending
 from extproc.envoy_io.metering import Metering
+from extproc.envoy_io.server import _Processor
 from extproc.stores import scripts
+from extproc.stores.redis_link import RedisLink
 from extproc.stores.reservation_store import RedisReservationStore
 
 VARIABLE = "TOKENWEIR_TEST_KILL_AT"
@@ -96,19 +98,23 @@ class _Watched:
 
 
 def _watch_admission(trap: Trap) -> None:
-    process = Admission.process
+    decide, answer = Admission.decide, _Processor._decide
 
-    def on_read(message: Any) -> None:
-        trap.is_armed = True
-        trap.hit("admission.read")
+    async def decided(self: Admission, message: Any, *rest: Any, **named: Any) -> Any:
+        if message is not MALFORMED:
+            trap.is_armed = True
+            trap.hit("admission.read")
+        reply = await decide(self, message, *rest, **named)
+        trap.hit("admission.reply.before")
+        return reply
 
-    def on_write(moment: str) -> None:
-        trap.hit(f"admission.reply.{moment}")
+    async def answered(self: _Processor, which: Any, message: Any, context: Any) -> Any:
+        # gRPC calls back when the answer has been sent.
+        context.add_done_callback(lambda _: trap.hit("admission.reply.after"))
+        return await answer(self, which, message, context)
 
-    async def watched(self: Admission, context: Any) -> None:
-        await process(self, _Watched(context, on_read=on_read, on_write=on_write))
-
-    _replace(Admission, "process", watched)
+    _replace(Admission, "decide", decided)
+    _replace(_Processor, "_decide", answered)
 
 
 def _watch_metering(trap: Trap) -> None:
@@ -173,22 +179,23 @@ def _watch_store(trap: Trap) -> None:
 
 
 def _watch_connection(trap: Trap) -> None:
-    send = AbstractConnection.send_packed_command
+    def watched(self: RedisLink) -> None:
+        calls = [call.packed for call in self._waiting]
+        assert self._transport is not None
+        # Past the event loop: what it still holds would die with it.
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        unsent = b"".join(calls)
+        while unsent:
+            with contextlib.suppress(BlockingIOError):
+                unsent = unsent[os.write(descriptor, unsent) :]
+        for call in calls:
+            verb = next((verb for sha, verb in _SHAS.items() if sha in call), None)
+            if verb is not None:
+                root = ACROSS_PREFIX if b"{" + ACROSS_PREFIX.encode() in call else ""
+                undo = verb == "release" and call.endswith(_UNDO_ENDS)
+                trap.hit(f"{_call_name(verb, root=root, undo=undo)}.sent")
 
-    async def watched(self: Any, command: Any, check_health: bool = True) -> None:
-        await send(self, command, check_health)
-        if not isinstance(command, bytes):
-            return
-        verb = next((verb for sha, verb in _SHAS.items() if sha in command), None)
-        if verb is not None:
-            # What the event loop still holds would die with it.
-            while self._writer.transport.get_write_buffer_size():
-                await asyncio.sleep(0)
-            root = ACROSS_PREFIX if b"{" + ACROSS_PREFIX.encode() in command else ""
-            undo = verb == "release" and command.endswith(_UNDO_ENDS)
-            trap.hit(f"{_call_name(verb, root=root, undo=undo)}.sent")
-
-    _replace(AbstractConnection, "send_packed_command", watched)
+    _replace(RedisLink, "_write", watched)
 
 
 def _replace(owner: type, name: str, function: Callable[..., Any]) -> None:

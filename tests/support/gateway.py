@@ -75,10 +75,8 @@ class Gateway:
         self, body: object, *, path: str = "/v1/chat/completions"
     ) -> tuple[int, Handle | None]:
         """A request: 200 and its handle when it is sent on, or the status of the refusal."""
-        context: Any = MemoryContext([message(body, path=path, service=ROOT)])
-        await self._admission.process(context)
+        reply = await self._admission.decide(message(body, path=path, service=ROOT))
         await self.flush()
-        (reply,) = context.written
         if reply.WhichOneof("response") == "immediate_response":
             return reply.immediate_response.status.code, None
         return 200, handle_in(reply)

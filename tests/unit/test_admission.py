@@ -23,6 +23,7 @@ from extproc.core.reservations import (
     Source,
     State,
 )
+from extproc.envoy_io.admission import UnexpectedMessageError
 from extproc.providers.formats import BUILT_IN
 from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.registry import Routes, use_routes
@@ -30,7 +31,6 @@ from extproc.providers.requests import JsonObject, ReadLimits, RequestFacts
 from extproc.providers.wire_formats import Target
 from tests.support.admission import CHAT, POLICY, Bench, fields_of, handle_in, message
 from tests.support.fakes import ListedLimits, RecordingStore
-from tests.support.streams import MemoryContext
 
 
 async def test_a_format_may_go_by_the_requests_host() -> None:
@@ -165,23 +165,20 @@ async def test_limits_that_could_not_be_cached_are_given_to_the_script() -> None
     assert [r.limit for r in bench.store.reserved] == [None, limit]
 
 
-async def _cancelled(bench: Bench, until: Callable[[], bool]) -> MemoryContext:
-    context = MemoryContext([message()])
-    task = asyncio.create_task(bench.admission().process(context))
+async def _cancelled(bench: Bench, until: Callable[[], bool]) -> None:
+    task = asyncio.create_task(bench.admission().decide(message()))
     async with asyncio.timeout(2):
         while not until():
             await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    return context
 
 
 async def test_a_client_that_leaves_while_we_decide_costs_nothing() -> None:
     bench = Bench(store=RecordingStore(gate=asyncio.Event()))
-    context = await _cancelled(bench, lambda: bool(bench.store.reserved))
+    await _cancelled(bench, lambda: bool(bench.store.reserved))
     await bench.settler.flush(timeout_seconds=1)
-    assert context.written == []
     assert bench.store.released[0].reservation_id == bench.store.reserved[0].reservation_id
 
 
@@ -207,15 +204,6 @@ async def test_a_reply_that_cannot_be_built_gives_back(monkeypatch: pytest.Monke
     assert len(bench.store.released) == 1
 
 
-async def test_an_answer_that_cannot_be_written_is_released() -> None:
-    bench = Bench()
-    context = MemoryContext([message()], write_error=asyncio.CancelledError())
-    with pytest.raises(asyncio.CancelledError):
-        await bench.admission().process(context)
-    await bench.settler.flush(timeout_seconds=1)
-    assert len(bench.store.released) == 1
-
-
 async def test_the_reservations_id_is_that_of_the_request_when_envoy_tells_its_time() -> None:
     bench = Bench()
     for client in ("127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:2"):
@@ -230,11 +218,12 @@ async def test_the_reservations_id_is_that_of_the_request_when_envoy_tells_its_t
     assert len(set(ids)) == 3
 
 
-async def test_a_headers_message_gets_a_headers_answer() -> None:
+async def test_a_message_that_our_include_does_not_ask_for_is_an_error() -> None:
+    """An answer would end the stream, and Envoy would send the body on unseen."""
     headers = pb.ProcessingRequest(request_headers=pb.HttpHeaders(end_of_stream=True))
     bench = Bench()
-    reply = await bench.ask(headers)
-    assert reply.WhichOneof("response") == "request_headers"
+    with pytest.raises(UnexpectedMessageError, match="request_headers"):
+        await bench.ask(headers)
     assert bench.store.reserved == []
 
 
