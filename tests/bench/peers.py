@@ -36,6 +36,9 @@ _SINGLE_SHARE, _STREAM_SHARE, _WARM_UP_SHARE = 0.5, 0.75, 0.3
 # waited for until their processes rest: this much CPU in this time, or the deadline.
 _REST_SECONDS, _REST_CPU_SECONDS, _REST_DEADLINE_SECONDS = 0.25, 0.02, 10.0
 
+# Chats whose commands to Redis are watched one by one, and the command that ends it.
+_WATCHED, _MARK = 10, "peers-bench-end"
+
 PEERS: Mapping[str, Start] = {"litellm": litellm, "gateway": gateway, "ratelimit": ratelimit}
 
 
@@ -45,22 +48,20 @@ class WrongAnswerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counts:
-    """Seconds of CPU, and Redis' own counters since it started."""
+    """Seconds of CPU, and reads from its clients' sockets that Redis counted since it started."""
 
     cpu: float
     envoy_cpu: float
-    commands: int
     reads: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cost:
+class Cost:
     """What one phase cost, each for one complete answer."""
 
     load: LoadResult
     cpu_us: float
     envoy_cpu_us: float
-    commands: float
     reads: float
 
 
@@ -85,7 +86,6 @@ def _counts(peer: Peer, client: "redis.Redis") -> _Counts:
     return _Counts(
         cpu=cpu_seconds(peer.pid),
         envoy_cpu=cpu_seconds(peer.envoy_pid) if peer.envoy_pid else 0.0,
-        commands=stats["total_commands_processed"],
         reads=stats["total_reads_processed"],
     )
 
@@ -98,9 +98,11 @@ def _check(peer: Peer, load: LoadResult) -> LoadResult:
     return load
 
 
-def _measure(
+def measure_phase(
     peer: Peer, order: Order, directory: Path, *, connections: int, seconds: float
-) -> _Cost:
+) -> Cost:
+    """Load the peer, and divide what that cost by the answers. Raises WrongAnswerError."""
+
     def load(length: float) -> LoadResult:
         result = generate_load(
             peer.port, order.raw(), directory, connections=connections, seconds=length
@@ -116,16 +118,15 @@ def _measure(
         _rest(peer)
         after = _counts(peer, client)
     count = result.requests
-    return _Cost(
+    return Cost(
         load=result,
         cpu_us=(after.cpu - before.cpu) / count * 1e6,
         envoy_cpu_us=(after.envoy_cpu - before.envoy_cpu) / count * 1e6,
-        commands=(after.commands - before.commands - 1) / count,
         reads=(after.reads - before.reads - 1) / count,
     )
 
 
-def _check_limiter(peer: Peer) -> None:
+def check_limiter(peer: Peer) -> None:
     """The limiter is on: under a low limit a request is admitted, and one of the next refused.
 
     Twice the limit and one more, because a new minute may begin within.
@@ -135,7 +136,7 @@ def _check_limiter(peer: Peer) -> None:
         raise WrongAnswerError(f"{peer.name}: {LOW_LIMIT} a minute were answered with {statuses}")
 
 
-def _check_answers(peer: Peer) -> None:
+def check_answers(peer: Peer) -> None:
     """A chat is answered with its usage, a stream with all its chunks and its end."""
     status, text = peer.plain.send(peer.port)
     if status != 200 or not json.loads(text).get("usage"):
@@ -146,6 +147,28 @@ def _check_answers(peer: Peer) -> None:
         raise WrongAnswerError(f"{peer.name}: status {status}, {len(events)} chunks in a stream")
 
 
+def _redis_commands(peer: Peer) -> float:
+    """Commands that the peer sends Redis for a chat, seen by MONITOR; what scripts run is no
+    command of the peer's."""
+    count = 0
+    with (
+        redis.Redis.from_url(peer.redis_url) as client,
+        redis.Redis.from_url(peer.redis_url, decode_responses=True) as watcher,
+    ):
+        client.ping()  # connects, which takes commands too
+        with watcher.monitor() as seen:
+            for _ in range(_WATCHED):
+                if (status := peer.plain.send(peer.port)[0]) != 200:
+                    raise WrongAnswerError(f"{peer.name}: status {status}")
+            _rest(peer)
+            client.echo(_MARK)
+            for command in seen.listen():
+                if _MARK in command["command"]:
+                    break
+                count += command["client_type"] != "lua"
+    return count / _WATCHED
+
+
 def _memory_mb(pid: int) -> float:
     root = psutil.Process(pid)
     used: int = sum(p.memory_info().rss for p in (root, *root.children(recursive=True)))
@@ -153,17 +176,20 @@ def _memory_mb(pid: int) -> float:
 
 
 def _measure_peer(peer: Peer, directory: Path, *, seconds: float) -> dict[str, float | str]:
-    _check_answers(peer)
-    _check_limiter(peer)
-    loaded = _measure(peer, peer.plain, directory, connections=CONNECTIONS, seconds=seconds)
-    single = _measure(peer, peer.plain, directory, connections=1, seconds=seconds * _SINGLE_SHARE)
-    stream = _measure(
+    check_answers(peer)
+    check_limiter(peer)
+    loaded = measure_phase(peer, peer.plain, directory, connections=CONNECTIONS, seconds=seconds)
+    single = measure_phase(
+        peer, peer.plain, directory, connections=1, seconds=seconds * _SINGLE_SHARE
+    )
+    stream = measure_phase(
         peer,
         peer.stream,
         directory,
         connections=STREAM_CONNECTIONS,
         seconds=seconds * _STREAM_SHARE,
     )
+    commands = _redis_commands(peer)
     cpu = "cpu_us" if peer.envoy_pid else "python_cpu_us"
     values: dict[str, float | str] = {
         "version": peer.version,
@@ -173,7 +199,7 @@ def _measure_peer(peer: Peer, directory: Path, *, seconds: float) -> dict[str, f
         "p50_ms": single.load.p50_ms,
         "p99_ms": single.load.p99_ms,
         "memory_mb": _memory_mb(peer.pid),
-        "redis_commands_per_request": loaded.commands,
+        "redis_commands_per_request": commands,
         "redis_reads_per_request": single.reads,
         "stream200_cpu_us": stream.cpu_us,
         "stream200_rps": stream.load.per_second,

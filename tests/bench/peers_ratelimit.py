@@ -113,6 +113,7 @@ def _socket(directory: Path) -> Path:
 def ratelimit(upstream_url: str, directory: Path) -> Iterator[Peer]:
     """The server and its Envoy until the block ends. Raises NotInstalledError, ChildError."""
     binary = installed_ratelimit()
+    _socket(directory).unlink(missing_ok=True)  # of an earlier run in this folder
     config = directory / "ratelimit" / "config" / "llm.yaml"
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(yaml.safe_dump(limits_config()))

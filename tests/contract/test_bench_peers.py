@@ -2,8 +2,12 @@
 
 import asyncio
 import json
+import os
 import re
+import select
+import socket
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +15,27 @@ import pytest
 
 from extproc.demo.envoy_binary import envoy_command
 from extproc.demo.fake_provider import FakeProvider
-from tests.bench.peers import PEERS, measure_peers
+from tests.bench.load import ResponseReader
+from tests.bench.peers import (
+    PEERS,
+    STREAM_CONNECTIONS,
+    WrongAnswerError,
+    check_answers,
+    check_limiter,
+    measure_peers,
+    measure_phase,
+)
 from tests.bench.peers_gateway import gateway_config
 from tests.bench.peers_install import installed_environment, lock_file
 from tests.bench.peers_litellm import litellm_config
 from tests.bench.peers_ratelimit import limits_config, ratelimit_envoy_config
-from tests.bench.peers_rig import CHUNKS, HIGH_RPM, LOW_LIMIT, Order, front, front_config
+from tests.bench.peers_rig import CHUNKS, HIGH_RPM, LOW_LIMIT, Order, Peer, front, front_config
 from tests.bench.peers_table import table
+from tests.bench.systems import upstream
 from tests.bench.traffic import chat_body
 
+# An answer that comes too early takes about a millisecond.
+_EARLY_SECONDS = 0.3
 UPSTREAM = "http://127.0.0.1:9"
 CONFIGS = {
     "front": front_config(UPSTREAM, port=8001, admin_port=8002),
@@ -42,27 +58,82 @@ def test_envoy_accepts_what_peers_are_run_with(name: str, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
-async def test_a_peer_gets_a_whole_stream_without_asking_by_header(tmp_path: Path) -> None:
-    """And the connection stays open, also where the head comes before the body."""
-    provider = FakeProvider()
-    await provider.start(0)
-    try:
-        with front(provider.url, tmp_path) as url:
-            port = int(url.rsplit(":", 1)[1])
-            order = Order(key="any", body=chat_body(stream=True))
-            head, _, body = order.raw().partition(b"\r\n\r\n")
-            head = head.replace(b"POST /", b"POST /stream/", 1)
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(head + b"\r\n\r\n")
-            await writer.drain()
-            writer.write(body)
-            answer = await asyncio.wait_for(reader.readuntil(b"data: [DONE]"), 30)
-            writer.close()
-            assert b"HTTP/1.1 200" in answer
-            assert answer.count(b"data: {") >= CHUNKS
+@pytest.fixture
+async def provider() -> AsyncIterator[FakeProvider]:
+    fake = FakeProvider()
+    await fake.start(0)
+    yield fake
+    await fake.stop()
+
+
+def as_peer(provider: FakeProvider, *, script: str = "", stream_script: str = "") -> Peer:
+    """The provider itself in the place of a peer: it limits nothing."""
+    plain = Order(key="any", body=chat_body(), script=script)
+    return Peer(
+        name="none",
+        version="0",
+        port=provider.port,
+        pid=os.getpid(),
+        redis_url="redis://127.0.0.1:1",
+        plain=plain,
+        stream=Order(key="any", body=chat_body(stream=True), script=stream_script),
+        limited=plain,
+    )
+
+
+async def test_a_peer_that_refuses_nothing_is_not_measured(provider: FakeProvider) -> None:
+    with pytest.raises(WrongAnswerError, match="2 a minute"):
+        await asyncio.to_thread(check_limiter, as_peer(provider))
+
+
+async def test_a_peer_that_shortens_streams_is_not_measured(provider: FakeProvider) -> None:
+    whole, short = f"output={CHUNKS}", f"output={CHUNKS - 50}"
+    await asyncio.to_thread(check_answers, as_peer(provider, stream_script=whole))
+    with pytest.raises(WrongAnswerError, match="chunks"):
+        await asyncio.to_thread(check_answers, as_peer(provider, stream_script=short))
+
+
+async def test_an_answer_that_is_no_200_fails_the_run(
+    provider: FakeProvider, tmp_path: Path
+) -> None:
+    peer = as_peer(provider, script="status=429")
+    with pytest.raises(WrongAnswerError, match="429"):
+        await asyncio.to_thread(
+            lambda: measure_phase(
+                peer, peer.plain, tmp_path, connections=STREAM_CONNECTIONS, seconds=0.5
+            )
+        )
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    reader, answer = ResponseReader(), b""
+    while data := connection.recv(65_536):
+        answer += data
+        if reader.feed(data):
+            return answer
+    raise AssertionError(f"closed within an answer: {answer!r}")
+
+
+def test_a_peer_keeps_its_connection_and_gets_streams_without_asking_by_header(
+    tmp_path: Path,
+) -> None:
+    """Also where the body comes after the head, as Python's clients send it."""
+    with (
+        upstream(tmp_path) as upstream_url,
+        front(upstream_url, tmp_path) as url,
+        socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1])), timeout=30) as peer,
+    ):
+        for path, events in (("/json", 0), ("/json", 0), ("/stream", CHUNKS)):
+            body = chat_body(stream=path == "/stream")
+            head, end, body = Order(key="any", body=body).raw().partition(b"\r\n\r\n")
+            peer.sendall(head.replace(b"POST ", b"POST " + path.encode(), 1) + end)
+            # An upstream that heard the head alone would answer it and close.
+            assert not select.select([peer], [], [], _EARLY_SECONDS)[0]
+            peer.sendall(body)
+            answer = read_answer(peer)
+            assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close" not in answer
-    finally:
-        await provider.stop()
+            assert answer.count(b"data: {") >= events
 
 
 def limits_of(config: dict[str, Any], model: str) -> dict[str, Any]:
