@@ -8,10 +8,10 @@ STAMP := $(VENV)/.installed
 SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help install services demo up test machine fuzz check format bench includes lock clean
+.PHONY: help install services demo up test machine fuzz check format bench bench-peers includes lock clean
 
 help: ## Show this help.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 install: $(STAMP) ## Make .venv with the command `tokenweir` and everything that tests and demo need.
 
@@ -56,6 +56,10 @@ format: install ## Mend what the linter can.
 
 bench: install ## Measure tokenweir against an empty server and bare Envoy, in one run.
 	$(BIN)/python -m tests.bench
+
+bench-peers: install ## Install what others run instead, and measure it in the same way.
+	$(BIN)/python -m tests.bench.peers_install
+	$(BIN)/python -m tests.bench.peers
 
 includes: install ## Write the includes in envoy/ again from the code.
 	$(BIN)/python -m extproc.envoyconfig.write_includes
