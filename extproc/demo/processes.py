@@ -34,7 +34,7 @@ def _ports_of_the_kernel(count: int) -> list[int]:
         return ports
 
 
-_chooser = _ports_of_the_kernel
+_chooser: Callable[[int], list[int]] = _ports_of_the_kernel
 
 
 def choose_ports_with(chooser: Callable[[int], list[int]]) -> None:
