@@ -7,6 +7,9 @@ STAMP := $(VENV)/.installed
 # How long `make fuzz` runs.
 SECONDS ?= 60
 
+# How many of the tests with real servers `make test` runs side by side; most of them wait.
+WORKERS ?= 3
+
 .DEFAULT_GOAL := help
 .PHONY: help install services demo up test machine fuzz check format bench bench-peers includes lock clean
 
@@ -35,8 +38,10 @@ up: install ## Run the whole thing on this machine until Ctrl-C.
 	@$(BIN)/tokenweir up
 
 test: install services ## Run all tests against real Envoy, Valkey and MariaDB.
+	$(BIN)/python -m compileall -q extproc tests
 	$(BIN)/python -m pytest -n auto --dist loadfile tests/unit
-	$(BIN)/python -m pytest tests/contract tests/e2e
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not alone" tests/contract tests/e2e
+	$(BIN)/python -m pytest -m alone tests/contract tests/e2e
 
 machine: install ## Try 20,000 long sequences of calls against the model of the counters (an hour).
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q tests/contract/test_engine_machine.py

@@ -239,7 +239,7 @@ def _add_reviews(commands: Any, config: argparse.ArgumentParser) -> None:
 
 
 def _add_inspect(commands: Any) -> None:
-    from extproc.cli_inspect import add_inspect_verbs
+    from extproc.cli_inspect_arguments import add_inspect_verbs
 
     text = "say what is read of captured requests and answers"
     inspect = commands.add_parser("inspect", help=text, description=text)

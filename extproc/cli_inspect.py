@@ -35,16 +35,6 @@ _STDIN = "-"
 Line = dict[str, object]
 
 
-def add_inspect_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    for verb, what in (("request", "request"), ("response", "answer")):
-        text = f"print what is read of a captured {what}: one JSON line a file (docs/captures.md)"
-        sub = verbs.add_parser(verb, help=text, description=text)
-        sub.add_argument("files", nargs="+", metavar="FILE", help="a capture; - is standard input")
-        if verb == "response":
-            text = "also print what we count of the text, as counted_output_tokens"
-            sub.add_argument("--counted", action="store_true", help=text)
-
-
 def run_inspect_command(args: argparse.Namespace) -> int:
     """Prints to standard output; a file that is no capture is named on standard error."""
     load_extensions()

@@ -6,9 +6,27 @@ from pathlib import Path
 import pytest
 import redis
 
+from extproc.demo.processes import choose_ports_with
 from tests.support import mariadb
 from tests.support.cluster import ValkeyCluster, valkey_cluster
+from tests.support.ports import own_free_ports
 from tests.support.valkey import valkey_server
+
+choose_ports_with(own_free_ports)
+
+# Each keeps a worker of pytest-xdist busy for a minute or more: they begin first, so that none of
+# them is what all others wait for at the end. The name of a module begins so.
+_LONG = (
+    "test_soak",
+    "test_bench_smoke",
+    "test_engine_machine",
+    "test_cluster",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long modules first, each in its own order."""
+    items.sort(key=lambda item: not item.path.name.startswith(_LONG))
 
 
 @pytest.fixture(scope="session")

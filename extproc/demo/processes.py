@@ -24,8 +24,7 @@ class ChildError(RuntimeError):
     """A child did not start, ended by itself, or did not become ready in time."""
 
 
-def free_ports(count: int) -> list[int]:
-    """``count`` different TCP ports that are free on the loopback address now."""
+def _ports_of_the_kernel(count: int) -> list[int]:
     with ExitStack() as open_sockets:
         ports = []
         for _ in range(count):
@@ -33,6 +32,21 @@ def free_ports(count: int) -> list[int]:
             held.bind(("127.0.0.1", 0))
             ports.append(int(held.getsockname()[1]))
         return ports
+
+
+_chooser: Callable[[int], list[int]] = _ports_of_the_kernel
+
+
+def choose_ports_with(chooser: Callable[[int], list[int]]) -> None:
+    """From now on ``free_ports`` asks ``chooser``: for many stacks side by side, where the kernel
+    could give a port to two of them before the first listens there."""
+    global _chooser  # noqa: PLW0603
+    _chooser = chooser
+
+
+def free_ports(count: int) -> list[int]:
+    """``count`` different TCP ports that are free on the loopback address now."""
+    return _chooser(count)
 
 
 def check_port(option: str, port: int) -> None:

@@ -16,10 +16,12 @@ from urllib.parse import urlsplit
 
 import redis
 
+from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.worker_addresses import worker_addresses
 from extproc.demo.envoy_binary import envoy_command
 from extproc.demo.processes import (
     Child,
+    ChildError,
     clean_environment,
     free_ports,
     run_to_end,
@@ -29,13 +31,14 @@ from extproc.demo.valkey import valkey_command
 from extproc.envoy_io.health_probe import is_serving
 from extproc.envoyconfig import RenderOptions, to_yaml
 from extproc.envoyconfig.messages import TOKENWEIR_CLUSTER
+from extproc.stores.migrate import upgrade
 
 DEFAULT_LIMITS = {"svc-chat": (600, 100_000), "svc-small": (5, 1_000)}
 DEFAULT_SERVICES = tuple(DEFAULT_LIMITS)
 # A unix socket's path must fit into 108 bytes (sun_path of unix(7)), its final zero included.
 _MAX_SOCKET_PATH = 107
 _OK = 200
-_READY_SECONDS = 30.0
+_READY_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 # Stores start first, so that whoever needs them finds them, and Envoy last, because it asks at once
 # for the health of the servers. It also stops first, so that no new request comes while they write
@@ -184,7 +187,7 @@ class Stack:
             first, *later = self._groups(_START_ORDER)
             for name in first:
                 self._children[name].start()
-            self.cli("db", "upgrade")  # meanwhile
+            self._upgrade_database()  # meanwhile
             for name in first:
                 self._wait_ready(name)
             for names in later:
@@ -195,6 +198,13 @@ class Stack:
         except BaseException:
             self.stop()
             raise
+
+    def _upgrade_database(self) -> None:
+        """What ``tokenweir db upgrade`` does, without the start of a process for it."""
+        try:
+            upgrade(self.database_url)
+        except (SettingsError, StoreUnavailableError) as error:
+            raise ChildError(f"the database cannot be prepared: {error}") from error
 
     def stop(self) -> None:
         """Stop everything in order, and remove the run directory when it was temporary.

@@ -21,6 +21,9 @@ from tests.support.processes import free_port
 from tests.support.reservations import Inspector, request, settlement
 from tests.support.tcp import Handler, silent, tcp_server
 
+# Its clients have little patience.
+pytestmark = pytest.mark.alone
+
 
 @asynccontextmanager
 async def answering(handler: Handler) -> AsyncIterator[str]:

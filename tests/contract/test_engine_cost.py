@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 import redis
 
 from extproc.stores import keys
@@ -22,6 +23,7 @@ BATCHES = 60
 FAULTY_RATIO = 4.5
 
 
+@pytest.mark.alone
 async def test_twelve_limits_cost_at_most_three_times_two(
     store: RedisReservationStore, inspect: Inspector, redis_client: redis.Redis
 ) -> None:

@@ -1,20 +1,19 @@
 """Starting and ending server processes for tests."""
 
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from extproc.demo.processes import free_ports
+
 START_SECONDS = 60.0
 
 
 def free_port() -> int:
     """A port of loopback that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 @contextmanager
