@@ -119,6 +119,7 @@ class Supervisor:
             if self._stop.is_set():  # told so while it was being started
                 worker.process.terminate()
             status = await worker.process.wait()
+            _forget_gauges(worker.process.pid)
             worker.ended.set()
             if self._stop.is_set():
                 return
@@ -218,6 +219,14 @@ class Supervisor:
         for worker in running:
             if worker.process is not None and worker.process.returncode is None:
                 worker.process.terminate()
+
+
+def _forget_gauges(pid: int) -> None:
+    """What a worker held went with it."""
+    # As above: not before the variable is set.
+    from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415
+
+    mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
 
 def _port(address: str) -> str | None:
