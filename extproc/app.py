@@ -206,8 +206,7 @@ async def serve(settings: Settings) -> None:
             native=Native(learned),
         ),
     )
-    vitals = Vitals(metrics.registry, lambda: server.open_streams)
-    vitals.start()
+    vitals = Vitals(metrics.registry, server)
     stop_metrics = _listen_metrics(settings.server.metrics_listen, metrics)
     try:
         await _start_server(server, settings.server.listen)

@@ -192,6 +192,8 @@ async def _soak(plan: Plan, stack: Stack, ports: dict[str, int]) -> Result:
         if immortal := watch.immortal():
             faults.append(f"redis.immortal: {len(immortal)} keys, {immortal[:5]}")
         found = None if books is None else books.close()
+        if found is not None and len(found.late) > late_bound(found, traffic.late()):
+            faults.append(f"drift.late: {len(found.late)} copied answers, {found.late[:3]}")
         if found is not None and found.drift:
             faults.append(f"drift: {found.drift} tokens at {len(found.faults)} places")
             faults += [f"drift: {line}" for line in found.faults[:_SHOWN_FAULTS]]
@@ -206,6 +208,12 @@ async def _soak(plan: Plan, stack: Stack, ports: dict[str, int]) -> Result:
         books=found,
         faults=faults,
     )
+
+
+def late_bound(found: Findings, late_answers: int) -> int:
+    """How many copied answers may come too late. An answer that came late itself shows that the
+    machine stood still for seconds, which is late for all that were under way."""
+    return found.reservations // 200 + 20 * late_answers
 
 
 def soak(plan: Plan, directory: Path) -> Result:
@@ -244,6 +252,7 @@ def flat(result: Result) -> dict[str, Any]:
             "books.reservations": result.books.reservations,
             "books.journal": result.books.journal,
             "books.windows": result.books.windows,
+            "books.late_copies": len(result.books.late),
         }
         for label, (count, over, under) in sorted(result.books.allowed.items()):
             values |= {

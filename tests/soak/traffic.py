@@ -17,7 +17,7 @@ _SLOW_RESERVE_SECONDS = 75.0
 # On a busy machine a request may find the server late, and Envoy answers 504 for it. More than a
 # few of a thousand are a fault.
 _LATE = ("503", "504", "lost")
-MOST_LATE_PERMILLE = 5
+MOST_LATE_PERMILLE = 20
 
 
 class Traffic:
@@ -45,17 +45,24 @@ class Traffic:
 
     def wrong(self) -> list[str]:
         """What was not answered as its kind is to be; late ones are only counted beyond a few."""
-        wrong, late = [], 0
+        wrong = []
         for (kind, status), count in sorted(self.answers.items()):
             if status in KINDS[kind].statuses:
                 continue
-            if status in _LATE:
-                late += count
-            else:
+            if status not in _LATE:
                 wrong.append(f"answers: {count} x {status} to {kind}")
-        if late * 1000 > max(3, MOST_LATE_PERMILLE) * max(1000, self.ended):
+        late = self.late()
+        if late * 1000 > MOST_LATE_PERMILLE * max(200, self.ended):
             wrong.append(f"answers: {late} of {self.ended} came late or never")
         return wrong
+
+    def late(self) -> int:
+        """Answers that came too late, or never, to those who waited."""
+        return sum(
+            count
+            for (kind, status), count in self.answers.items()
+            if status in _LATE and status not in KINDS[kind].statuses
+        )
 
     def _service_of(self, kind: str) -> str:
         match KINDS[kind].service:

@@ -12,8 +12,8 @@ MOST_WORKER_MB, MOST_MIXED_MB = 150.0, 400.0
 # Growth of the median from the second quarter to the last: what arenas and tables may still take.
 MOST_GROWTH_MB = 12.0
 # The same as blocks of Python's allocator a request. An object that every request leaves behind,
-# with its strings, is three or more.
-MOST_BLOCKS_PER_REQUEST = 1.5
+# with its strings, is six or more.
+MOST_BLOCKS_PER_REQUEST = 4.0
 # Below, a slope is noise, times a hundred.
 _ENOUGH_REQUESTS = 50_000
 # With so many requests behind it a slope counts too, as MB in a million requests.
