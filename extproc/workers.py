@@ -108,6 +108,12 @@ class Supervisor:
         finally:
             stop()
 
+    @staticmethod
+    def _forget_gauges(pid: int) -> None:
+        from extproc.control.vitals import forget_gauges  # noqa: PLC0415 - as above
+
+        forget_gauges(pid)
+
     async def _watch(self, worker: _Worker) -> None:
         """Keep one worker running. Only at the very start is a wrong setting the end of all: the
         others serve on with those that they have."""
@@ -119,7 +125,7 @@ class Supervisor:
             if self._stop.is_set():  # told so while it was being started
                 worker.process.terminate()
             status = await worker.process.wait()
-            _forget_gauges(worker.process.pid)
+            self._forget_gauges(worker.process.pid)
             worker.ended.set()
             if self._stop.is_set():
                 return
@@ -219,14 +225,6 @@ class Supervisor:
         for worker in running:
             if worker.process is not None and worker.process.returncode is None:
                 worker.process.terminate()
-
-
-def _forget_gauges(pid: int) -> None:
-    """What a worker held went with it."""
-    # As above: not before the variable is set.
-    from prometheus_client.multiprocess import mark_process_dead  # noqa: PLC0415
-
-    mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
 
 def _port(address: str) -> str | None:

@@ -5,6 +5,7 @@ import sys
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.multiprocess import mark_process_dead
 
 _INTERVAL_SECONDS = 2.0
 
@@ -51,3 +52,8 @@ class Vitals:
         while True:
             self.look()
             await asyncio.sleep(_INTERVAL_SECONDS)
+
+
+def forget_gauges(pid: int) -> None:
+    """What a process held went with it. For those that share a metrics directory."""
+    mark_process_dead(pid)  # type: ignore[no-untyped-call]
