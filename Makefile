@@ -4,14 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# How long `make fuzz` runs.
+# How long `make fuzz` runs (and `make soak`, where it is given: else HOURS).
 SECONDS ?= 60
+HOURS ?= 1
+# Requests a second of `make soak`.
+RATE ?= 25
+SOAK_SECONDS = $(if $(filter command environment,$(firstword $(origin SECONDS))),$(SECONDS),$$(($(HOURS) * 3600)))
 
 # How many of the tests with real servers `make test` runs side by side; most of them wait.
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install services demo up test machine fuzz check format bench bench-peers includes lock clean
+.PHONY: help install services demo up test machine fuzz soak check format bench bench-peers includes lock clean
 
 help: ## Show this help.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +52,9 @@ machine: install ## Try 20,000 long sequences of calls against the model of the 
 
 fuzz: install ## Feed hostile bytes to both readers, for SECONDS=60; findings go to build/fuzz.
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+soak: install ## Run mixed traffic for HOURS=1 (or SECONDS=300) and fail when anything grows or is left.
+	@$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS) --rate $(RATE)
 
 check: install ## Lint, format, strict types, import walls.
 	$(BIN)/ruff check .

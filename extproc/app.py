@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from extproc.control.metrics import Metrics, start_metrics_server
+from extproc.control.vitals import Vitals
 from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
 from extproc.core.known_models import KnownModels
@@ -207,6 +208,7 @@ async def serve(settings: Settings) -> None:
             native=Native(learned),
         ),
     )
+    vitals = Vitals(metrics.registry, server)
     stop_metrics = _metrics_in_batches(settings.server.metrics_listen, metrics)
     try:
         await _start_server(server, settings.server.listen)
@@ -230,6 +232,7 @@ async def serve(settings: Settings) -> None:
         log.info("stopped", extra={"settlements_left_to_the_reaper": left})
     finally:
         stop_metrics()
+        await vitals.stop()
         await renewals.stop()
         if exchange is not None:
             await exchange.stop()

@@ -108,6 +108,12 @@ class Supervisor:
         finally:
             stop()
 
+    @staticmethod
+    def _forget_gauges(pid: int) -> None:
+        from extproc.control.vitals import forget_gauges  # noqa: PLC0415 - as above
+
+        forget_gauges(pid)
+
     async def _watch(self, worker: _Worker) -> None:
         """Keep one worker running. Only at the very start is a wrong setting the end of all: the
         others serve on with those that they have."""
@@ -119,6 +125,7 @@ class Supervisor:
             if self._stop.is_set():  # told so while it was being started
                 worker.process.terminate()
             status = await worker.process.wait()
+            self._forget_gauges(worker.process.pid)
             worker.ended.set()
             if self._stop.is_set():
                 return

@@ -198,6 +198,11 @@ class GrpcServer:
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
+    @property
+    def open_streams(self) -> int:
+        """How many ext_proc streams are open now."""
+        return self._processor.active
+
     async def start(self) -> int:
         """Bind and listen; returns the port (1 for a unix socket). Raises OSError if it cannot."""
         await self.serving(up=False)
