@@ -36,7 +36,7 @@ def eventually(
         found = look()
         if found:
             return found
-        assert time.monotonic() < deadline, f"not within {seconds} s: {look} {otherwise()}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {otherwise() or look}"
         time.sleep(_POLL_SECONDS)
 
 

@@ -74,7 +74,7 @@ def settled(
     log entry, and admission takes a hold back whenever its own stream breaks.
     """
     look = functools.partial(_settled, client, count, knowledge, outcome)
-    return eventually(look, otherwise=lambda: str(client.records()))
+    return eventually(look, otherwise=lambda: f"{client.records()}")
 
 
 def _settled(

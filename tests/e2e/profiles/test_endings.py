@@ -95,11 +95,12 @@ def test_an_answer_without_usage_is_counted_by_us_or_estimated(
     assert not list(client.redis.scan_iter(f"usage:output:{{{client.service}}}:*"))
 
 
-def test_usage_in_every_chunk_is_not_added_up(client: StackClient, promise: Promise) -> None:
+def test_usage_in_every_chunk_is_not_added_up(client: StackClient) -> None:
+    """The provider tells it though nobody asked."""
     client.limit()
     fake = f"output=31;usage=every_chunk;label={client.service}"
     assert client.post(STREAM, fake=fake).status == 200
-    (record,) = settled(client, knowledge=promise.unasked)
+    (record,) = settled(client)
     assert_charged(record, produced(client))
 
 
