@@ -84,6 +84,7 @@ def begin(clients: Seen, script: str) -> list[http.client.HTTPResponse]:
     """A stream through each; its answer has begun."""
     connections = [start_stream(client, script) for client in clients.values()]
     responses = [connection.getresponse() for connection in connections]
+    assert {response.status for response in responses} == {200}
     for response in responses:
         response.readline()
     return responses
