@@ -18,23 +18,17 @@ class Promise:
     ``unreported``: of an answer without usage, whole or broken; each KNOWN (the provider's words),
     COUNTED (its text, by us) or GUESSED (its size, and never below the reserve).
     ``reads_errors``: errors inside a 200, and what refusals say, are recognised.
-    ``adds_metering_wait``: metering is asked before an error of Envoy's own is sent.
     """
 
     unasked: str
     unreported: str
     reads_errors: bool
-    adds_metering_wait: bool
 
 
-_NATIVE = Promise(unasked=GUESSED, unreported=GUESSED, reads_errors=False, adds_metering_wait=False)
+_NATIVE = Promise(unasked=GUESSED, unreported=GUESSED, reads_errors=False)
 PROMISES: dict[Profile, Promise] = {
-    "inline": Promise(
-        unasked=KNOWN, unreported=COUNTED, reads_errors=True, adds_metering_wait=True
-    ),
-    "observe": Promise(
-        unasked=COUNTED, unreported=COUNTED, reads_errors=True, adds_metering_wait=False
-    ),
+    "inline": Promise(unasked=KNOWN, unreported=COUNTED, reads_errors=True),
+    "observe": Promise(unasked=COUNTED, unreported=COUNTED, reads_errors=True),
     "native": _NATIVE,
     "native-1.38": _NATIVE,
 }
@@ -50,6 +44,11 @@ class Target:
     @property
     def promise(self) -> Promise:
         return PROMISES[self.profile]
+
+    @property
+    def passes_errors_through_metering(self) -> bool:
+        """Envoy's own 504 waits for metering: inline, but for Envoy 1.36."""
+        return self.profile == "inline" and self.version != "1.36.4"
 
     def __str__(self) -> str:
         return f"{self.profile}-on-{self.version or 'newest'}"
