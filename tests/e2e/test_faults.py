@@ -1,10 +1,9 @@
-"""What happens when a part is killed, hangs or is away; each test has a stack of its own."""
+"""What happens when a store is killed, hangs or is away, or a setting lets more pass; each test has
+a stack of its own. This is between server and stores, so one profile tells it;
+``profiles/test_server_away.py`` has what Envoy meets when the server is away."""
 
-import http.client
-import json
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +13,7 @@ import redis
 
 from extproc.demo.stack import Stack
 from tests.support import mariadb
-from tests.support.client import CHAT, StackClient, eventually
-
-STREAM = {**CHAT, "stream": True}
+from tests.support.client import StackClient, eventually
 
 
 @contextmanager
@@ -29,61 +26,6 @@ def stack_client(**options: Any) -> Iterator[StackClient]:
         client.limit(rpm=100_000, tpm=10_000_000)
         yield client
         client.close()
-
-
-def start_stream(client: StackClient, fake: str) -> http.client.HTTPConnection:
-    connection = client.connection()
-    connection.request("POST", "/v1/chat/completions", json.dumps(STREAM), client.headers(fake))
-    return connection
-
-
-def test_kill_9_between_reserve_and_settle_leaves_nothing_open() -> None:
-    with stack_client(reaper_deadline_seconds=2.0) as client:
-        connection = start_stream(client, "output=5;delay_ms=1000;label=killed")
-        # Not at the reserve: the server's answer to Envoy comes a moment after it.
-        eventually(lambda: client.upstream_active() == 1)
-        client.stack.kill("serve")
-        # Nothing of ours is open while the provider works: the client still gets its answer.
-        response = connection.getresponse()
-        assert response.status == 200
-        assert response.read().endswith(b"[DONE]\n\n")
-        connection.close()
-        client.stack.start_again("serve")
-        (record,) = client.settled(1)
-        assert record["state"] in ("EXPIRED", "SETTLED")
-        assert record["charged"] == record["reserved"]
-        assert client.pending() == 0
-        assert client.counted("tpm") == int(record["charged"])
-
-
-def test_the_server_killed_in_mid_stream_does_not_cut_the_answer() -> None:
-    with stack_client(reaper_deadline_seconds=2.0) as client:
-        connection = start_stream(client, "output=30;chunk_delay_ms=50;label=mid")
-        response = connection.getresponse()
-        response.readline()
-        client.stack.kill("serve")
-        rest = response.read()
-        connection.close()
-        assert rest.endswith(b"data: [DONE]\n\n")
-        client.stack.start_again("serve")
-        client.settled(1)
-
-
-def test_an_orderly_stop_lets_the_stream_end_and_settles_it() -> None:
-    with stack_client() as client:
-        connection = start_stream(client, "output=20;chunk_delay_ms=30;label=term")
-        response = connection.getresponse()
-        response.readline()
-        stopper = threading.Thread(target=client.stack.stop_one, args=("serve",))
-        stopper.start()
-        rest = response.read()
-        connection.close()
-        stopper.join()
-        assert rest.endswith(b"data: [DONE]\n\n")
-        (record,) = client.settled(1)
-        assert record["outcome"] == "complete"
-        (produced,) = client.journal("term")
-        assert int(record["charged"]) == produced["input_tokens"] + 20
 
 
 def test_redis_away_is_503_at_once_and_heals() -> None:

@@ -23,15 +23,27 @@ DEADLINE_SECONDS = 15.0
 _POLL_SECONDS = 0.02
 
 
-def eventually(look: Callable[[], T], *, seconds: float = DEADLINE_SECONDS) -> T:
-    """The first truthy value that ``look`` returns; AssertionError when none comes in time."""
+def eventually(
+    look: Callable[[], T],
+    *,
+    seconds: float = DEADLINE_SECONDS,
+    otherwise: Callable[[], str] = lambda: "",
+) -> T:
+    """The first truthy value that ``look`` returns; AssertionError, with what ``otherwise`` says,
+    when none comes in time."""
     deadline = time.monotonic() + seconds
     while True:
         found = look()
         if found:
             return found
-        assert time.monotonic() < deadline, f"not within {seconds} s: {look}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {otherwise() or look}"
         time.sleep(_POLL_SECONDS)
+
+
+def early_in_minute(connection: "redis.Redis", *, left_seconds: int = 3) -> None:
+    """Wait until the minute of Redis' clock, which is that of the windows, has so much left: what
+    fills a window does not run over its end."""
+    eventually(lambda: connection.time()[0] % 60 < 60 - left_seconds)
 
 
 @dataclass(frozen=True)
@@ -55,8 +67,8 @@ class StackClient:
     service: str
     redis: "redis.Redis"
 
-    def limit(self, *, rpm: int = 1000, tpm: int = 1_000_000) -> None:
-        write_limits(self.stack, self.service, rpm=rpm, tpm=tpm)
+    def limit(self, *, rpm: int = 1000, tpm: int = 1_000_000, enabled: bool = True) -> None:
+        write_limits(self.stack, self.service, rpm=rpm, tpm=tpm, enabled=enabled)
 
     @cached_property
     def openai(self) -> openai.OpenAI:

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from extproc.demo.envoy_binary import envoy_command
 from extproc.demo.processes import Child, clean_environment, free_ports
@@ -47,14 +48,17 @@ def envoy_binary_of(version: str) -> Path:
 
 
 @contextmanager
-def another_envoy(stack: Stack, profile: Profile, version: str | None = None) -> Iterator[Stack]:
-    """``stack`` as seen through an Envoy of another profile or release beside its own."""
+def another_envoy(
+    stack: Stack, profile: Profile, version: str | None = None, **changes: Any
+) -> Iterator[Stack]:
+    """``stack`` as seen through an Envoy of another profile or release beside its own, with
+    ``changes`` of its other options."""
     port, admin = free_ports(2)
     name = f"envoy-{profile}-{version or 'own'}"
     config = stack.run_dir / f"{name}.yaml"
     log = str(stack.run_dir / f"{name}.access.log")
     options = stack.render_options(
-        profile=profile, listen_port=port, admin_port=admin, access_log_path=log
+        profile=profile, listen_port=port, admin_port=admin, access_log_path=log, **changes
     )
     config.write_text(to_yaml(options))
     command = envoy_command(config)

@@ -12,7 +12,7 @@ from extproc.stores.sql import Database
 _TIMEOUT_MS = 3000
 
 
-def write_limits(stack: Stack, service: str, *, rpm: int, tpm: int) -> None:
+def write_limits(stack: Stack, service: str, *, rpm: int, tpm: int, enabled: bool = True) -> None:
     """As ``stack.set_limits``: in force for the next request."""
 
     async def write() -> None:
@@ -24,7 +24,8 @@ def write_limits(stack: Stack, service: str, *, rpm: int, tpm: int) -> None:
             max_connections=1,
         )
         try:
-            await LimitAdmin(redis, LimitTable(database)).set(service, rpm=rpm, tpm=tpm)
+            admin = LimitAdmin(redis, LimitTable(database))
+            await admin.set(service, rpm=rpm, tpm=tpm, enabled=enabled)
         finally:
             await redis.close()
             await database.close()

@@ -1,15 +1,9 @@
-"""Whose answer is it: what README.md says about errors that look alike, asked of the real Envoy."""
+"""Whose answer is it: what README.md says about errors that look alike, asked of real Envoys."""
 
-import http.client
-import os
-import signal
-import time
-
-from extproc.demo.stack import Stack, demo_key, http_get
 from tests.support.client import CHAT, StackClient, eventually
+from tests.support.targets import settled
 
 PROVIDERS_OWN = "x-envoy-upstream-service-time"
-ADMISSION = "http.llm.ext_proc.tokenweir_admission"
 
 
 def test_our_429_and_400_are_told_from_the_providers(client: StackClient) -> None:
@@ -44,7 +38,7 @@ def test_the_providers_429_is_counted_as_its_own_and_told_with_its_advice(
     assert theirs.json["type"] == "error"
     eventually(lambda: counted() > before)
     assert counted() == before + 1
-    (record,) = client.settled(1)
+    (record,) = settled(client)
     assert (record["state"], record["charged"]) == ("RELEASED", "0")
 
 
@@ -57,7 +51,7 @@ def test_usage_is_shown_by_kind(client: StackClient) -> None:
 
     before = counted("cached_input")
     assert client.post(fake="cached=3").status == 200
-    (record,) = client.settled(1)
+    (record,) = settled(client)
     assert record["parts"] == "cached_input 3"
     eventually(lambda: counted("cached_input") == before + 3)
 
@@ -68,40 +62,3 @@ def test_envoys_own_refusals_are_plain_text(client: StackClient) -> None:
     assert (large.status, large.body) == (413, b"Payload Too Large")
     stranger = client.post(headers={"authorization": "Bearer nobody"})
     assert (stranger.status, stranger.body) == (401, b"Client authentication failed.")
-
-
-def statistics(stack: Stack) -> dict[str, int]:
-    lines = http_get(f"{stack.admin_url}/stats")[1].splitlines()
-    pairs = [line.rpartition(": ") for line in lines if line.startswith(ADMISSION)]
-    return {name.removeprefix(f"{ADMISSION}."): int(value) for name, _, value in pairs}
-
-
-def ask(stack: Stack) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", stack.envoy_port, timeout=20)
-    headers = {"authorization": f"Bearer {demo_key('svc-chat')}"}
-    try:
-        connection.request("POST", "/v1/chat/completions", b"{}", headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
-
-
-def test_a_server_that_hangs_and_one_that_is_away_show_in_envoys_statistics() -> None:
-    with Stack(with_work=False) as stack:
-        assert statistics(stack)["message_timeouts"] == 0
-        server = stack.child("serve").pid
-        assert server is not None
-        os.kill(server, signal.SIGSTOP)
-        started = time.monotonic()
-        try:
-            assert ask(stack) == (504, b"")
-        finally:
-            os.kill(server, signal.SIGCONT)
-        # Admission's second, and two more because the 504 passes metering.
-        assert 2.5 < time.monotonic() - started < 10
-        assert statistics(stack)["message_timeouts"] == 1
-        stack.stop_one("serve")
-        failed = statistics(stack)["streams_failed"]
-        assert ask(stack) == (503, b"")
-        assert statistics(stack)["streams_failed"] == failed + 1

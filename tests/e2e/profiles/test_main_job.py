@@ -1,4 +1,7 @@
-"""The main job through a real Envoy: reserved, streamed, settled; refused when it must be."""
+"""The main job through real Envoys: reserved, streamed, settled; refused when it must be.
+
+Limits that change, services that are disabled and bodies that cannot be read are admission's alone,
+but admission is a filter whose answers each Envoy has to obey."""
 
 import asyncio
 import json
@@ -9,6 +12,9 @@ import openai
 import pytest
 
 from tests.support.client import CHAT, StackClient, eventually
+from tests.support.limits import write_limits
+from tests.support.sdk_calls import KNOWN
+from tests.support.targets import Promise, assert_charged, labelled, produced, settled
 
 MESSAGES = CHAT["messages"]
 NAMES = ("limit", "remaining", "reset")
@@ -20,7 +26,7 @@ def test_a_plain_answer_is_charged_as_used(client: StackClient) -> None:
         model="gpt-4o", messages=MESSAGES, extra_headers={"x-fake": "output=37"}
     )
     assert answer.usage is not None
-    (record,) = client.settled(1)
+    (record,) = settled(client)
     assert record["state"] == "SETTLED"
     assert record["outcome"] == "complete"
     assert int(record["charged"]) == answer.usage.total_tokens == client.counted("tpm")
@@ -39,23 +45,25 @@ def test_a_success_carries_the_six_headers(client: StackClient) -> None:
         assert answer.headers[f"x-ratelimit-reset-{noun}"].endswith("s")
 
 
-def test_the_usage_chunk_that_nobody_asked_for_is_hidden(client: StackClient) -> None:
+def test_the_usage_chunk_that_nobody_asked_for_is_hidden(
+    client: StackClient, promise: Promise
+) -> None:
+    """Or the provider is not asked for it, where it could not be hidden."""
     client.limit()
     stream = client.openai.chat.completions.create(
         model="gpt-4o",
         messages=MESSAGES,
         stream=True,
-        extra_headers={"x-fake": "output=11;label=hide"},
+        extra_headers=labelled(client, "output=11"),
     )
     chunks = list(stream)
     assert all(chunk.choices for chunk in chunks)
     assert all(chunk.usage is None for chunk in chunks)
-    (record,) = client.settled(1)
-    (produced,) = client.journal("hide")
-    assert produced["usage_sent"]
-    total = produced["input_tokens"] + produced["output_tokens_produced"]
-    assert int(record["charged"]) == total
-    assert record["rank"] == "3"
+    (record,) = settled(client, knowledge=promise.unasked)
+    (entry,) = client.journal(client.service)
+    assert entry["usage_sent"] is (promise.unasked == KNOWN)
+    assert_charged(record, produced(client))
+    assert client.counted("tpm") == int(record["charged"])
 
 
 @pytest.mark.parametrize("cut", ["", ";chunk=1", ";chunk=7,13,2"])
@@ -80,14 +88,14 @@ def test_the_usage_chunk_that_was_asked_for_arrives(client: StackClient) -> None
     )
     usage = [chunk.usage for chunk in stream if chunk.usage is not None]
     assert usage[-1].completion_tokens == 11
-    client.settled(1)
+    settled(client)
     assert client.counted("tpm") == usage[-1].total_tokens
 
 
 @pytest.mark.parametrize("how", ["plain", "streamed"])
 def test_anthropic_messages_are_metered(client: StackClient, how: str) -> None:
     client.limit()
-    headers = {"x-fake": f"output=21;label=main-job-{how}"}
+    headers = labelled(client, "output=21")
     if how == "streamed":
         with client.anthropic.messages.stream(
             model="claude-sonnet-5-5", max_tokens=100, messages=MESSAGES, extra_headers=headers
@@ -98,9 +106,9 @@ def test_anthropic_messages_are_metered(client: StackClient, how: str) -> None:
             model="claude-sonnet-5-5", max_tokens=100, messages=MESSAGES, extra_headers=headers
         )
         assert answer.usage.output_tokens == 21
-    (record,) = client.settled(1)
-    (produced,) = client.journal(f"main-job-{how}")
-    assert int(record["charged"]) == produced["input_tokens"] + 21
+    (record,) = settled(client)
+    (entry,) = client.journal(client.service)
+    assert int(record["charged"]) == entry["input_tokens"] + 21
 
 
 def test_embeddings_and_completions_are_metered(client: StackClient) -> None:
@@ -108,11 +116,11 @@ def test_embeddings_and_completions_are_metered(client: StackClient) -> None:
     embedding = client.openai.embeddings.create(
         model="text-embedding-3-small", input=["hello world", "good morning"]
     )
-    client.settled(1)
+    settled(client)
     assert client.counted("tpm") == embedding.usage.prompt_tokens
     completion = client.openai.completions.create(model="gpt-3.5-turbo-instruct", prompt="Say hi")
     assert completion.usage is not None
-    client.settled(2)
+    settled(client, 2)
     total = embedding.usage.prompt_tokens + completion.usage.total_tokens
     assert client.counted("tpm") == total
 
@@ -120,8 +128,8 @@ def test_embeddings_and_completions_are_metered(client: StackClient) -> None:
 def test_over_rpm_is_429_and_the_upstream_is_never_called(client: StackClient) -> None:
     client.limit(rpm=2)
     for _ in range(2):
-        assert client.post(fake="label=rpm").status == 200
-    refused = client.post(fake="label=rpm")
+        assert client.post(fake=f"label={client.service}").status == 200
+    refused = client.post(fake=f"label={client.service}")
     assert refused.status == 429
     assert refused.json["error"]["code"] == "rate_limit_exceeded"
     assert refused.json["error"]["type"] == "requests"
@@ -129,15 +137,15 @@ def test_over_rpm_is_429_and_the_upstream_is_never_called(client: StackClient) -
     assert 1 <= int(refused.headers["retry-after"]) <= 65
     assert refused.headers["x-ratelimit-remaining-requests"] == "0"
     assert refused.headers["content-type"] == "application/json"
-    client.settled(2)
-    assert len(client.journal("rpm")) == 2
+    settled(client, 2)
+    assert len(client.journal(client.service)) == 2
     assert client.counted("rpm") == 2
 
 
 def test_over_tpm_is_429_for_both_official_clients(client: StackClient) -> None:
     client.limit(tpm=100)
-    assert client.post(fake="output=60;label=tpm").status == 200
-    client.settled(1)
+    assert client.post(fake=f"output=60;label={client.service}").status == 200
+    settled(client)
     with pytest.raises(openai.RateLimitError) as caught:
         client.openai.chat.completions.create(
             model="gpt-4o", messages=[{"role": "user", "content": "word " * 60}]
@@ -151,7 +159,7 @@ def test_over_tpm_is_429_for_both_official_clients(client: StackClient) -> None:
         )
     assert anthropics.value.response.headers["retry-after"]
     assert anthropics.value.type == "rate_limit_error"
-    assert len(client.journal("tpm")) == 1
+    assert len(client.journal(client.service)) == 1
     assert len(client.records()) == 1
 
 
@@ -167,7 +175,7 @@ def test_an_idle_limit_never_refuses_what_could_fit_alone(client: StackClient) -
     client.limit(tpm=12)
     answer = client.post(fake="output=3")
     assert answer.status == 200
-    client.settled(1)
+    settled(client)
     assert client.counted("tpm") == 12
 
 
@@ -180,7 +188,7 @@ async def test_200_parallel_requests_against_37_admit_exactly_37(client: StackCl
             async with session.post(
                 f"{client.stack.base_url}/v1/chat/completions",
                 json=CHAT,
-                headers=client.headers("label=parallel"),
+                headers=client.headers(f"label={client.service}"),
             ) as response:
                 await response.read()
                 return response.status
@@ -188,7 +196,7 @@ async def test_200_parallel_requests_against_37_admit_exactly_37(client: StackCl
         statuses = await asyncio.gather(*(ask() for _ in range(200)))
     assert statuses.count(429) == 163
     assert statuses.count(200) == 37
-    assert len(client.journal("parallel")) == 37
+    assert len(client.journal(client.service)) == 37
     assert client.counted("rpm") == 37
 
 
@@ -205,11 +213,11 @@ def test_new_limits_hold_for_the_very_next_request(client: StackClient) -> None:
 def test_a_disabled_service_is_403_until_it_is_enabled(client: StackClient) -> None:
     client.limit()
     assert client.post().status == 200
-    client.stack.cli("limits", "disable", client.service)
+    client.limit(enabled=False)
     refused = client.post()
     assert refused.status == 403
     assert refused.json["error"]["code"] == "service_disabled"
-    client.stack.cli("limits", "enable", client.service)
+    client.limit()
     assert client.post().status == 200
 
 
@@ -223,11 +231,11 @@ def test_an_unknown_service_is_403_and_known_as_soon_as_it_is_made(client: Stack
 
 def test_a_forged_identity_is_removed_before_anyone_looks(client: StackClient) -> None:
     client.limit(rpm=5)
-    victim = "e2e-victim"
-    client.stack.set_limits(victim, rpm=5, tpm=100_000)
+    victim = f"{client.service}-victim"
+    write_limits(client.stack, victim, rpm=5, tpm=100_000)
     forged = {"x-tokenweir-service": victim}
     assert client.post(headers=forged).status == 200
-    client.settled(1)
+    settled(client)
     assert client.counted("rpm") == 1
     assert not list(client.redis.scan_iter(f"rate:*{{{victim}}}*"))
     nobody = {**forged, "authorization": "Bearer wrong"}
@@ -268,7 +276,7 @@ def test_a_large_body_passes_and_an_oversized_one_is_413(client: StackClient) ->
     client.limit(tpm=100_000_000)
     large = {**CHAT, "messages": [{"role": "user", "content": "word " * 600_000}]}
     assert client.post(large).status == 200
-    client.settled(1)
+    settled(client)
     assert client.counted("tpm") > 600_000
     assert client.post(b"x" * (17 * 1024 * 1024)).status == 413
 
