@@ -9,7 +9,7 @@ from typing import Literal
 
 from extproc.core.ids import is_valid_id
 from extproc.core.limits import MAX_COUNT
-from extproc.core.reservations import Admitted, WindowView
+from extproc.core.reservations import Admitted, Slip, WindowView
 
 NAMESPACE = "llm"
 # Profile native: where Envoy's own filters write the numbers of an answer's usage.
@@ -44,6 +44,22 @@ class Handle:
     learned_permille: int = 0
     request_id: str = ""
     profile: Profile = "inline"
+    # The slice that it was admitted from (``core.slices``), empty for all others.
+    slice_id: str = ""
+
+    @property
+    def slip(self) -> Slip | None:
+        """What a settlement must know of a request that was admitted from a slice."""
+        if not self.slice_id:
+            return None
+        return Slip(
+            slice_id=self.slice_id,
+            input_tokens=self.input_tokens,
+            reserved_tokens=self.reserved_tokens,
+            wire_format=self.wire_format,
+            model=self.model,
+            request_id=self.request_id,
+        )
 
     def to_fields(self) -> dict[str, Field]:
         """Flat fields for a protobuf Struct."""
@@ -62,6 +78,8 @@ class Handle:
         }
         if self.profile != "inline":
             fields["prf"] = self.profile
+        if self.slice_id:
+            fields["slc"] = self.slice_id
         return fields
 
 
@@ -85,6 +103,7 @@ def handle_from_fields(fields: Mapping[str, object]) -> Handle | None:
         learned_permille=_count(fields.get("lrn")),
         request_id=_text(fields.get("req")),
         profile=_profile(fields.get("prf")),
+        slice_id=_id(fields.get("slc")),
     )
 
 
@@ -128,6 +147,10 @@ def duration_text(milliseconds: int) -> str:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _id(value: object) -> str:
+    return value if isinstance(value, str) and is_valid_id(value) else ""
 
 
 def _count(value: object) -> int:

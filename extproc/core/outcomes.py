@@ -99,7 +99,7 @@ def release(
 ) -> Settlement:
     """Nothing was produced: tokens go back, the request stays counted."""
     end = release_of(handle.reservation_id, handle.root, outcome, source)
-    return replace(end, knowledge=knowledge)
+    return replace(end, knowledge=knowledge, slip=handle.slip)
 
 
 def release_of(reservation_id: str, root: str, outcome: Outcome, source: Source) -> Settlement:
@@ -199,4 +199,5 @@ def _settlement(
         model=handle.model,
         usage=usage,
         wire_format=handle.wire_format,
+        slip=handle.slip,
     )
