@@ -379,4 +379,5 @@ def _delivered(handle: Handle, verdict: Admitted) -> Handle:
         handle,
         reservation_id=verdict.reservation_id,
         reserved_tokens=verdict.reserved_tokens,
+        slice_id=verdict.slice_id,
     )
