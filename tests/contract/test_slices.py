@@ -1,6 +1,10 @@
 """Slices on a real Valkey: what is taken ahead is used or given back, whoever dies in between."""
 
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +13,8 @@ import redis
 
 from extproc.core.buckets import Bucket, Unit
 from extproc.core.estimates import EstimatePlan
-from extproc.core.outcomes import release_of
+from extproc.core.handles import Handle, handle_from_fields
+from extproc.core.outcomes import AnswerFacts, release, release_of, settle_answer, settle_ending
 from extproc.core.reservations import (
     Knowledge,
     Outcome,
@@ -20,6 +25,7 @@ from extproc.core.reservations import (
     State,
 )
 from extproc.core.slices import Drawing, SlicePlan, SliceRequest, SliceTaken
+from extproc.core.usage import Usage
 from extproc.jobs.reaper import Reaper
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
@@ -27,6 +33,7 @@ from extproc.stores.slice_store import SlicedReservationStore
 from tests.support.engine import VERSION, Counters, cache_view, minute, quota
 from tests.support.fakes import RecordingTelemetry
 from tests.support.reservations import ROOT, Inspector, settlement
+from tests.support.valkey import wait_for_quiet_minute
 
 PLAN = SlicePlan(share_permille=10, most_requests=50, most_tokens=5000)
 POLICIES = (
@@ -303,3 +310,66 @@ async def test_no_key_stays_for_ever(
     await store.return_slice(ROOT, "slice.1")
     assert Counters(redis_client).without_ttl() == []
     assert used() == (2, 140)
+
+
+@contextmanager
+def killed_worker(url: str, count: int) -> Iterator[list[Handle]]:
+    """What a worker admitted that was killed before it drew any of it."""
+    command = [sys.executable, "-m", "tests.support.slicing_process", url, str(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            handles = [handle_from_fields(one) for one in json.loads(process.stdout.readline())]
+        finally:
+            process.kill()
+    yield [handle for handle in handles if handle is not None]
+
+
+@pytest.mark.parametrize("is_reaped", [False, True])
+async def test_a_worker_killed_between_admission_and_draw_loses_nothing(
+    store: SlicedReservationStore,
+    inspect: Inspector,
+    redis_client: redis.Redis,
+    redis_url: str,
+    is_reaped: bool,
+) -> None:
+    inspect.cache(rpm=10_000, tpm=1_000_000)
+    wait_for_quiet_minute(redis_client, seconds=20)
+    name = inspect.minute()
+    with killed_worker(redis_url, 12) as handles:
+        assert len(handles) == 12
+        slice_id = handles[0].slice_id
+        assert {handle.slice_id for handle in handles} == {slice_id}
+        assert not any(inspect.record(handle.reservation_id) for handle in handles)
+        before = inspect.used(name)[0] or 0
+        if is_reaped:
+            redis_client.zadd(keys.pending(ROOT), {slice_id: 0})
+            assert await reap(store) == 1
+        # Metering, the ending and an admission's last word, all elsewhere, and each of them twice.
+        usage = Usage(input_tokens=10, output_tokens=20)
+        facts = AnswerFacts(
+            usage=usage,
+            counted_output_tokens=0,
+            saw_output=True,
+            ended=True,
+            finished=True,
+            error=False,
+        )
+        for _ in range(2):
+            for handle in handles[:10]:
+                await store.settle(settle_answer(handle, facts))
+            await store.settle(settle_ending(handles[10], Outcome.CLIENT_GONE))
+            await store.release(release(handles[11], Outcome.UPSTREAM_REFUSED, Source.ENDING))
+        if not is_reaped:
+            assert inspect.used(name)[0] == before
+            redis_client.zadd(keys.pending(ROOT), {slice_id: 0})
+            assert await reap(store) == 1
+        assert inspect.open() == 0
+        requests, tokens = inspect.used(name)
+        assert tokens == 10 * 30 + 110
+        warm = sum(
+            "from" not in inspect.record(key.rpartition(":")[2])
+            for key in redis_client.scan_iter(match=keys.reservation_prefix(ROOT) + "[0-9a-f]*")
+        )
+        # A release keeps the request count where there is one to keep.
+        assert requests == warm + 11 + (0 if is_reaped else 1)
