@@ -93,12 +93,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=4000)
     requests = parser.parse_args().requests // CLIENTS * CLIENTS
-    print(
-        f"{requests} requests of one key, {CLIENTS} at once, slices of {SlicePlan().share_permille / 10} %"
-    )
-    print(
-        f"{'local view':<12}{'script calls/request':>22}{'admission p50 us':>18}{'p99 us':>9}{'from slices':>13}"
-    )
+    share = SlicePlan().share_permille / 10
+    print(f"{requests} requests of one key, {CLIENTS} at once, slices of {share} %")
+    titles = f"{'local view':<12}{'script calls/request':>22}{'admission p50 us':>18}"
+    print(f"{titles}{'p99 us':>9}{'from slices':>13}")
     with tempfile.TemporaryDirectory() as folder, valkey_server(Path(folder)) as url:
         for is_local in (False, True):
             with redis.Redis.from_url(url, decode_responses=True) as client:

@@ -306,7 +306,7 @@ async def test_others_are_refused_too_early_by_no_more_than_all_slices(
     # And the workers still admit what they hold, which passes no limit.
     for one in workers:
         assert isinstance(one.reserver.admit(Attempt(request(), DESCRIPTOR)), Admitted)
-    assert sum(inspect.used()[1:2] or (0,)) <= 1_000_000  # type: ignore[arg-type]
+    assert (inspect.used()[1] or 0) <= 1_000_000
 
 
 async def test_nothing_special_comes_from_a_slice(worker: Worker) -> None:
@@ -378,7 +378,9 @@ async def test_only_sums_of_minutes_and_periods_are_sliced(
     spent = await worker.end_all()
     assert inspect.open() == 0
     if expected:
-        (counter,) = [key for key in redis_client.keys("*") if key.startswith(("rate:", "quota:"))]
+        (counter,) = [
+            key for key in redis_client.scan_iter() if key.startswith(("rate:", "quota:"))
+        ]
         kind = redis_client.type(counter)
         value = (
             redis_client.get(counter) if kind == "string" else redis_client.hget(counter, "used")

@@ -105,10 +105,13 @@ class SliceMachine(RuleBasedStateMachine):
         else:
             cache_view(self.client)
         self.minute = Inspector(self.client).minute()
-        return self.take(overdue)
+        return self._take(overdue)
 
     @rule(target=slices, overdue=st.booleans())
     def take(self, overdue: bool) -> str:
+        return self._take(overdue)
+
+    def _take(self, overdue: bool) -> str:
         name = f"slice.{len(self.held)}"
         request = SliceRequest(
             slice_id=name,
