@@ -210,5 +210,5 @@ def test_strict_estimates_and_slices_exclude_each_other(monkeypatch: pytest.Monk
     assert load_settings().local_view.enabled
     monkeypatch.setenv("TOKENWEIR_ADMISSION__ESTIMATE", "strict")
     monkeypatch.setenv("TOKENWEIR_ADMISSION__PLATFORM_CAP_TOKENS", "100")
-    with pytest.raises(SettingsError, match="local_view.enabled"):
+    with pytest.raises(SettingsError, match=r"local_view\.enabled"):
         load_settings()
