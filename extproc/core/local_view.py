@@ -110,7 +110,7 @@ class LocalReserver(Reserver):
                 self._heats = {
                     key: one
                     for key, one in self._heats.items()
-                    if one.is_taking or one.current is not None
+                    if one.is_taking or (one.current is not None and one.current.is_open)
                 }
             heat = self._heats[subject.key] = _Heat()
         asked = heat.asked(now)

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 _COMMON = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None)
 _PROFILES = {
-    "default": settings(_COMMON, max_examples=150, stateful_step_count=20),
+    "default": settings(_COMMON, max_examples=100, stateful_step_count=20),
     "long": settings(_COMMON, max_examples=5000, stateful_step_count=50),
 }
 PLAN = SlicePlan(share_permille=100, most_requests=6, most_tokens=900)
