@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 
 from extproc.control.metrics import Metrics, start_metrics_server
 from extproc.control.vitals import Vitals
@@ -15,10 +16,14 @@ from extproc.core.errors import SettingsError, StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
 from extproc.core.known_models import KnownModels
 from extproc.core.learned_factors import LearnedFactors
+from extproc.core.local_view import LocalReserver
 from extproc.core.metered import Metered
+from extproc.core.ports import LimitSource, ReservationStore
 from extproc.core.renewals import Renewals
 from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
+from extproc.core.slice_keeper import SliceKeeper
+from extproc.core.slices import SlicePlan
 from extproc.envoy_io.admission import Admission
 from extproc.envoy_io.admission_policy import AdmissionPolicy
 from extproc.envoy_io.ending import Ending
@@ -37,6 +42,7 @@ from extproc.stores.factor_store import RedisFactorStore
 from extproc.stores.limit_lookup import CachedLimitSource
 from extproc.stores.policy_table import PolicyTable
 from extproc.stores.reservation_store import RedisReservationStore
+from extproc.stores.slice_store import SlicedReservationStore
 from extproc.stores.sql import Database
 from extproc.stores.views import Views
 from extproc.workers import end_with_supervisor
@@ -101,6 +107,35 @@ def _policy(settings: Settings) -> AdmissionPolicy:
     )
 
 
+def _slice_plan(settings: Settings) -> SlicePlan:
+    local = settings.local_view
+    return SlicePlan(
+        share_permille=round(local.share_percent * 10),
+        most_requests=local.most_requests,
+        most_tokens=local.most_tokens,
+        used_permille=local.used_at_most_percent * 10,
+        life_seconds=local.life_ms / 1000,
+        idle_seconds=local.life_ms / 4000,
+        hot_requests=local.hot_requests_per_second,
+        most_slices=local.slices_per_service,
+    )
+
+
+def _reserver(
+    settings: Settings, store: ReservationStore, limits: LimitSource, keeper: SliceKeeper
+) -> Reserver:
+    make: Callable[..., Reserver] = Reserver
+    if settings.local_view.enabled:
+        make = partial(LocalReserver, keeper=keeper, plan=_slice_plan(settings))
+    return make(
+        store=store,
+        limits=limits,
+        views=Views(),
+        estimate=_estimate(settings),
+        clock=lambda: datetime.now(UTC),
+    )
+
+
 def open_redis(settings: Settings) -> RedisClient:
     """The connection to Redis that all stores of a process share."""
     return open_client(
@@ -151,7 +186,7 @@ async def serve(settings: Settings) -> None:
     executor = ThreadPoolExecutor(_COUNTING_THREADS, thread_name_prefix="count")
     database = open_database(settings)
     redis = open_redis(settings)
-    store = RedisReservationStore(redis)
+    store = SlicedReservationStore(redis)
     limits = CachedLimitSource(
         redis,
         PolicyTable(database),
@@ -174,16 +209,11 @@ async def serve(settings: Settings) -> None:
         max_body_bytes=settings.server.max_body_bytes,
         telemetry=metrics,
     )
+    keeper = SliceKeeper(store, _slice_plan(settings), metrics)
     server.register(
         admission=Admission(
             policy,
-            reserver=Reserver(
-                store=store,
-                limits=limits,
-                views=Views(),
-                estimate=_estimate(settings),
-                clock=lambda: datetime.now(UTC),
-            ),
+            reserver=_reserver(settings, store, limits, keeper),
             limits=limits,
             settler=settler,
             telemetry=metrics,
@@ -229,17 +259,20 @@ async def serve(settings: Settings) -> None:
         grace = settings.server.shutdown_grace_seconds
         await server.stop(grace_seconds=grace, on_drained=drained.set)
         left = await settler.flush(timeout_seconds=max(grace, 1.0))
+        await keeper.close(timeout_seconds=max(grace, 1.0))
         log.info("stopped", extra={"settlements_left_to_the_reaper": left})
     finally:
         stop_metrics()
-        await vitals.stop()
-        await renewals.stop()
-        if exchange is not None:
-            await exchange.stop()
-        await limits.close()
-        await store.close()
-        await redis.close()
-        await database.close()
+        for part in (
+            vitals.stop,
+            renewals.stop,
+            *(() if exchange is None else (exchange.stop,)),
+            limits.close,
+            store.close,
+            redis.close,
+            database.close,
+        ):
+            await part()
         executor.shutdown(wait=False, cancel_futures=True)
 
 

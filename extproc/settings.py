@@ -234,6 +234,23 @@ class ReaperSettings(_Section):
     metrics_listen: TcpAddress | None = None
 
 
+class LocalViewSettings(_Section):
+    """Hot subjects are admitted from slices taken ahead (docs/local-view.md)."""
+
+    enabled: bool = False
+    # From so many requests a second of one subject at one worker.
+    hot_requests_per_second: int = Field(default=50, ge=2, le=1_000_000)
+    # A slice: of what is left of the tightest limit, and not more than these.
+    share_percent: float = Field(default=1.0, ge=0.1, le=10)
+    most_requests: int = Field(default=1000, ge=2, le=1_000_000)
+    most_tokens: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
+    # None where more of a limit is used.
+    used_at_most_percent: int = Field(default=50, ge=1, le=90)
+    life_ms: int = Field(default=1000, ge=50, le=5000)
+    # Held at once by one worker.
+    slices_per_service: int = Field(default=4, ge=1, le=64)
+
+
 class LogSettings(_Section):
     """Structured logs go to standard error, one JSON object a line."""
 
@@ -255,6 +272,7 @@ class Settings(BaseSettings):
     admission: AdmissionSettings = AdmissionSettings()
     prices: tuple[PriceSettings, ...] = ()
     reaper: ReaperSettings = ReaperSettings()
+    local_view: LocalViewSettings = LocalViewSettings()
     log: LogSettings = LogSettings()
 
     def price_list(self) -> PriceList:
@@ -313,6 +331,8 @@ def _check_together(settings: Settings) -> None:
             "admission.unknown_models",
             "refuse needs [[prices]] or admission.known_models: without them no model is known",
         )
+    if settings.local_view.enabled and admission.estimate == "strict":
+        raise SettingsError("local_view.enabled", "not with admission.estimate = strict")
     if admission.idempotency_ttl_seconds < settings.reaper.deadline_seconds:
         raise SettingsError(
             "admission.idempotency_ttl_seconds", "at least reaper.deadline_seconds is needed"

@@ -29,6 +29,11 @@ local reply = finish(ARGV[1], tonumber(ARGV[2]), 0, 0, 0, 'RELEASED', ARGV[3], A
 if reply then
   if ARGV[5] == '1' then
     forget_attempt(KEYS[2], ARGV[1])
+    local drawable = redis.call('HGET', KEYS[2], 'until')
+    if drawable then
+      -- A slice: whoever still draws from it finds that nothing is left (draw.lua).
+      redis.call('PEXPIREAT', KEYS[2], drawable)
+    end
   end
   review(KEYS[5], KEYS[2], ARGV[1], reply[1], 'RELEASED', ARGV[4])
   return reply

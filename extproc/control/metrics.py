@@ -216,6 +216,7 @@ class Metrics:
         self._last_sweep: Gauge | None = None
         self._reviews: Gauge | None = None
         self._factors: Gauge | None = None
+        self._slices: Gauge | None = None
         self._factor_models = FewModels()
         for store in ("redis", "sql", "policies"):
             self._refusals(f"{store}_unavailable")
@@ -329,6 +330,17 @@ class Metrics:
             )
         if self._factor_models.takes(provider, model):
             self._factors.labels(provider, model).set(factor)
+
+    def slices_held(self, tokens: int) -> None:
+        """``core.slice_keeper.SliceTelemetry``: by how much others may be refused too early."""
+        if self._slices is None:
+            self._slices = Gauge(
+                "tokenweir_slice_tokens",
+                "Tokens that workers hold in slices: taken ahead, neither used nor given back.",
+                registry=self.registry,
+                multiprocess_mode="livesum",
+            )
+        self._slices.set(tokens)
 
     def provider_failed(self, error: ProviderError) -> None:
         self._providers.failed(error)

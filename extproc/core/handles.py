@@ -9,7 +9,7 @@ from typing import Literal
 
 from extproc.core.ids import is_valid_id
 from extproc.core.limits import MAX_COUNT
-from extproc.core.reservations import Admitted
+from extproc.core.reservations import Admitted, Slip
 
 NAMESPACE = "llm"
 # Profile native: where Envoy's own filters write the numbers of an answer's usage.
@@ -24,7 +24,9 @@ UNMETERED_KEY = "unm"
 _REST_KEY = "hdl"
 _SEPARATOR = "|"
 _REST_FIELDS = 9
-HANDLE_KEYS = ("rid", "root", "model", _REST_KEY)
+# Only of a request that was admitted from a slice.
+_SLICE_KEY = "slc"
+HANDLE_KEYS = ("rid", "root", "model", _REST_KEY, _SLICE_KEY)
 
 # How an Envoy has answers metered: they pass through us, copies of them come to us, or Envoy reads
 # usage itself and its access log tells it.
@@ -53,10 +55,26 @@ class Handle:
     learned_permille: int = 0
     request_id: str = ""
     profile: Profile = "inline"
+    # The slice that it was admitted from (``core.slices``), empty for all others.
+    slice_id: str = ""
+
+    @property
+    def slip(self) -> Slip | None:
+        """What a settlement must know of a request that was admitted from a slice."""
+        if not self.slice_id:
+            return None
+        return Slip(
+            slice_id=self.slice_id,
+            input_tokens=self.input_tokens,
+            reserved_tokens=self.reserved_tokens,
+            wire_format=self.wire_format,
+            model=self.model,
+            request_id=self.request_id,
+        )
 
     def to_fields(self) -> dict[str, str]:
         """Flat fields for a protobuf Struct. The request id is a client's text and stands last."""
-        return {
+        fields = {
             "rid": self.reservation_id,
             "root": self.root,
             "model": self.model,
@@ -66,6 +84,9 @@ class Handle:
                 f"{self.learned_permille}|{self.profile}|{self.request_id}"
             ),
         }
+        if self.slice_id:
+            fields[_SLICE_KEY] = self.slice_id
+        return fields
 
 
 def handle_from_fields(fields: Mapping[str, str]) -> Handle | None:
@@ -91,6 +112,7 @@ def handle_from_fields(fields: Mapping[str, str]) -> Handle | None:
             learned_permille=_count(learned),
             request_id=request_id,
             profile=_PROFILES.get(profile, "inline"),
+            slice_id=_id(fields.get(_SLICE_KEY, "")),
         )
     except ValueError:
         return None
@@ -124,6 +146,10 @@ def duration_text(milliseconds: int) -> str:
     if hours:
         return f"{hours}h{minutes}m{seconds}s"
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
+def _id(text: str) -> str:
+    return text if is_valid_id(text) else ""
 
 
 def _count(text: str) -> int:

@@ -100,6 +100,7 @@ def release(
     """Nothing was produced: tokens go back, the request stays counted."""
     end = release_of(handle.reservation_id, handle.root, outcome, source)
     end.knowledge = knowledge
+    end.slip = handle.slip
     return end
 
 
@@ -200,4 +201,5 @@ def _settlement(
         model=handle.model,
         usage=usage,
         wire_format=handle.wire_format,
+        slip=handle.slip,
     )

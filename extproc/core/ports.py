@@ -72,13 +72,15 @@ class LimitSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenReservation:
-    """An overdue reservation, as the reaper sees it."""
+    """An overdue reservation, as the reaper sees it; ``is_slice``: it was taken ahead of requests
+    (``core.slices``), and what is left of it was never used."""
 
     reservation_id: str
     root: str
     input_tokens: int
     reserved_tokens: int
     overdue_ms: int
+    is_slice: bool = False
 
 
 class ReservationStore(Protocol):

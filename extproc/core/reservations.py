@@ -167,6 +167,7 @@ class Admitted:
 
     ``requests`` and ``tokens`` are the tightest of their kind that can refuse, None without one.
     ``shadow_refusals`` are labels of shadow counters that would have refused.
+    ``slice_id``: it was admitted from that slice (``core.slices``), empty for all others.
     """
 
     reservation_id: str
@@ -179,6 +180,7 @@ class Admitted:
     reserved_cost_micros: int = 0
     buckets: tuple[BucketState, ...] = ()
     shadow_refusals: tuple[str, ...] = ()
+    slice_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +263,19 @@ Verdict = Admitted | Rejected | ServiceRefused | IdConflict | Unpriced
 StoreVerdict = Verdict | LimitsMissing | LimitsStale
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slip:
+    """What was admitted from a slice, so that whoever ends it can give it its record first: the
+    worker that admitted it may have died before it did."""
+
+    slice_id: str
+    input_tokens: int
+    reserved_tokens: int
+    wire_format: str = ""
+    model: str = ""
+    request_id: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class Settlement:
     """The end of a reservation. ``input_tokens`` and ``output_tokens`` are what to charge.
@@ -271,7 +286,8 @@ class Settlement:
     give back the request counts too: for a request that another root refused.
     ``follows``: the other roots that the record names get the same end.
     ``usage`` is what the provider reported, by kind, where metering saw it; ``wire_format`` is that
-    of the request. Neither changes what is charged.
+    of the request. Neither changes what is charged. ``slip`` is of a request that was admitted
+    from a slice.
     """
 
     reservation_id: str
@@ -289,6 +305,7 @@ class Settlement:
     model: str = ""
     usage: Usage | None = None
     wire_format: str = ""
+    slip: Slip | None = None
 
 
 class SettleStatus(StrEnum):

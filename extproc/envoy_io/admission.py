@@ -198,6 +198,7 @@ class Admission:
         # The verdict's: a repeated call got the first one's decision.
         handle.reservation_id = verdict.reservation_id
         handle.reserved_tokens = verdict.reserved_tokens
+        handle.slice_id = verdict.slice_id
         try:
             self._telemetry.admitted(verdict, seconds=seconds)
             log_admitted(verdict, handle)

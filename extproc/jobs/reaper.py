@@ -14,6 +14,7 @@ from extproc.core.errors import StoreUnavailableError
 from extproc.core.ids import ACROSS_PREFIX
 from extproc.core.ports import OpenReservation, ReservationStore, Telemetry
 from extproc.core.reservations import Knowledge, Outcome, Settlement, SettleStatus, Source, State
+from extproc.core.slices import slice_return
 
 log = logging.getLogger("tokenweir.reaper")
 
@@ -33,7 +34,8 @@ class Reaper:
     """Sweeps all roots every ``interval`` seconds.
 
     ``policy`` "estimate" charges what was reserved, "release" gives it back; "review" charges it
-    and keeps the reservation for people (``stores.reviews``).
+    and keeps the reservation for people (``stores.reviews``). What is left of a slice, which a
+    worker took ahead of requests and did not return, is given back whatever the policy is.
     """
 
     def __init__(
@@ -120,6 +122,10 @@ class Reaper:
         return resolved, still_open, 0 if root.startswith(ACROSS_PREFIX) else waiting
 
     async def _resolve(self, reservation: OpenReservation) -> int:
+        if reservation.is_slice:
+            end = slice_return(reservation.reservation_id, reservation.root, Source.REAPER)
+            returned = await self._store.release(end)
+            return int(returned.status is SettleStatus.APPLIED)
         charges = self._policy != "release"
         settlement = Settlement(
             reservation_id=reservation.reservation_id,

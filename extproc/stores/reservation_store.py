@@ -154,8 +154,9 @@ class RedisReservationStore:
                 input_tokens=input_tokens,
                 reserved_tokens=reserved_tokens,
                 overdue_ms=overdue_ms,
+                is_slice=bool(is_slice),
             )
-            for reservation_id, input_tokens, reserved_tokens, overdue_ms in found
+            for reservation_id, input_tokens, reserved_tokens, overdue_ms, is_slice in found
         ]
 
     async def open_count(self, root: str) -> int:

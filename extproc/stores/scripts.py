@@ -45,6 +45,8 @@ OVERDUE = "overdue"
 FORGET_ROOT = "forget_root"
 RENEW = "renew"
 REVIEWS = "reviews"
+SLICE = "slice"
+DRAW = "draw"
 ALL = (
     RESERVE,
     RESERVE_POLICIES,
@@ -56,4 +58,6 @@ ALL = (
     FORGET_ROOT,
     RENEW,
     REVIEWS,
+    SLICE,
+    DRAW,
 )

@@ -26,7 +26,7 @@ from tests.bench.peers_litellm import litellm
 from tests.bench.peers_ratelimit import ratelimit
 from tests.bench.peers_rig import CHUNKS, LOW_LIMIT, Order, Peer, Start
 from tests.bench.peers_table import table
-from tests.bench.systems import upstream
+from tests.bench.upstream import upstream
 
 CONNECTIONS, STREAM_CONNECTIONS = 32, 8
 _DEFAULT_SECONDS = 7.0

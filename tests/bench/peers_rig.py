@@ -17,7 +17,8 @@ from extproc.demo.processes import Child, clean_environment, free_ports
 from extproc.demo.provider_script import SCRIPT_HEADER
 from extproc.demo.stack import demo_key
 from extproc.demo.valkey import valkey_command
-from tests.bench.systems import SERVICE, fetch
+from tests.bench.running import fetch
+from tests.bench.systems import SERVICE
 from tests.bench.traffic import PATH, raw_request
 
 CHUNKS = 200

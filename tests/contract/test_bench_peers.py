@@ -31,8 +31,8 @@ from tests.bench.peers_litellm import litellm_config
 from tests.bench.peers_ratelimit import limits_config, ratelimit_envoy_config
 from tests.bench.peers_rig import CHUNKS, HIGH_RPM, LOW_LIMIT, Order, Peer, front, front_config
 from tests.bench.peers_table import table
-from tests.bench.systems import upstream
 from tests.bench.traffic import chat_body
+from tests.bench.upstream import upstream
 
 # An answer that comes too early takes about a millisecond.
 _EARLY_SECONDS = 0.3

@@ -203,3 +203,12 @@ def test_unknown_models_are_refused_once_some_are_known(
     assert variables["TOKENWEIR_ADMISSION__UNKNOWN_MODELS"] == "refuse"
     if where == "names":
         assert variables["TOKENWEIR_ADMISSION__KNOWN_MODELS"] == '["gpt-4o*"]'
+
+
+def test_strict_estimates_and_slices_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKENWEIR_LOCAL_VIEW__ENABLED", "true")
+    assert load_settings().local_view.enabled
+    monkeypatch.setenv("TOKENWEIR_ADMISSION__ESTIMATE", "strict")
+    monkeypatch.setenv("TOKENWEIR_ADMISSION__PLATFORM_CAP_TOKENS", "100")
+    with pytest.raises(SettingsError, match=r"local_view\.enabled"):
+        load_settings()
