@@ -4,6 +4,7 @@ picture beside it."""
 import argparse
 import importlib
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from tests.bench import chart
 from tests.bench.chain import ChainBench, answers, faults, wrong_answers
 from tests.bench.engine import measure_engine
+from tests.bench.latency import LEVELS
 from tests.bench.measure import Machine
 from tests.bench.overshoot import (
     ESTIMATES,
@@ -50,7 +52,9 @@ def _say(text: str) -> None:
 
 
 def _run_chain(upstream_url: str, directory: Path, args: argparse.Namespace, to: Results) -> None:
-    bench = ChainBench(directory, seconds=args.seconds, rounds=args.rounds, say=_say)
+    bench = ChainBench(
+        directory, seconds=args.seconds, rounds=args.rounds, levels=args.levels, say=_say
+    )
     chain = bench.run(upstream_url)
     assert chain.large is not None
     to.values |= chain_values(chain) | large_values(chain.large)
@@ -132,6 +136,14 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--parts", nargs="+", choices=PARTS, default=PARTS, help="only these (all of them)"
     )
+    parser.add_argument(
+        "--levels",
+        nargs="+",
+        type=int,
+        choices=LEVELS,
+        default=tuple(LEVELS),
+        help="latencies at so many per cent of saturation",
+    )
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
     return parser.parse_args(arguments)
 
@@ -140,6 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 1 when something was not answered as it should be, then no number counts, or when
     a limit was passed in strict mode."""
     args = _arguments(arguments)
+    # As Ctrl-C: what was started is stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         results = _run(args)
     except (RuntimeError, TimeoutError) as error:  # a ChildError is one

@@ -1,12 +1,12 @@
 """All that is measured through the whole chain: every profile, in one run of all systems."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench.large_prompt import LargePrompts, measure_large_prompts
-from tests.bench.latency import HALF, LEVELS, Level, measure_level
+from tests.bench.latency import HALF, LEVELS, MOST_PASSES, Level, measure_level
 from tests.bench.load import LoadResult
 from tests.bench.measure import Sample, measure
 from tests.bench.rounds import (
@@ -58,14 +58,24 @@ class Chain:
 
 class ChainBench:
     """``seconds``: about as long is each system loaded with each kind of answer, in ``rounds``.
-    ``say`` is told what begins. Raises RuntimeError, TimeoutError."""
+    ``levels``: latencies at so many per cent of saturation. ``say`` is told what begins.
+
+    Raises RuntimeError, TimeoutError.
+    """
 
     def __init__(
-        self, directory: Path, *, seconds: float, rounds: int, say: Callable[[str], None]
+        self,
+        directory: Path,
+        *,
+        seconds: float,
+        rounds: int,
+        levels: Sequence[int],
+        say: Callable[[str], None],
     ) -> None:
         self._directory = directory
         self._seconds = seconds
         self._rounds = rounds
+        self._levels = levels
         self._say = say
         self._chain = Chain()
 
@@ -130,7 +140,7 @@ class ChainBench:
         most = measure_saturation(kind, mine, directory, seconds=self._seconds * _SATURATION_SHARE)
         chain.saturation.setdefault(kind.name, {})[profile] = most
         levels = chain.levels.setdefault(kind.name, {}).setdefault(profile, {})
-        for percent, share in LEVELS.items():
+        for percent in self._levels:
             measured = {
                 name: system
                 for name, system in systems.items()
@@ -141,7 +151,8 @@ class ChainBench:
                 measured,
                 directory,
                 rate=most.per_second * percent / 100,
-                seconds=self._seconds * _LEVEL_SHARES[kind.name] * share,
+                seconds=self._seconds * _LEVEL_SHARES[kind.name] * LEVELS[percent],
+                passes=min(MOST_PASSES, self._rounds),
             )
 
     def _scale(self, upstream_url: str, one: System) -> None:

@@ -18,7 +18,7 @@ from tests.bench.systems import System
 LEVELS: Mapping[int, float] = {10: 2.0, 50: 1.0, 90: 1.0}
 HALF = 50
 PERCENTILES: Mapping[str, float] = {"p50": 50, "p90": 90, "p99": 99, "p999": 99.9}
-_PASSES = 2
+MOST_PASSES = 2
 _CONNECTIONS = 64
 
 
@@ -37,11 +37,12 @@ def measure_level(
     *,
     rate: float,
     seconds: float,
+    passes: int,
 ) -> Level:
-    """Each system for ``seconds`` in all, in turns."""
+    """Each system for ``seconds`` in all, in turns: ``passes`` times."""
     seen = {name: Seen() for name in systems}
-    length = max(seconds / _PASSES, 1.01 / rate)  # at least two requests
-    for _ in range(_PASSES):
+    length = max(seconds / passes, 1.01 / rate)  # at least two requests
+    for _ in range(passes):
         for name, system in systems.items():
             part = measure_steady(
                 kind.request,

@@ -61,7 +61,7 @@ def measure_rounds(
     ``after_each`` is called with the samples of each round."""
     samples: Rounds = {name: [] for name in systems}
     names = list(systems)
-    for system in systems.values():
+    for system in systems.values() if rounds > 1 else ():  # warm-up
         _load(system, kind, directory, connections=kind.connections, seconds=seconds / 2)
     for number in range(rounds):
         at = number % len(names)
