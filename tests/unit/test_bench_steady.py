@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,8 @@ from tests.bench import reading
 from tests.bench.answers import CHUNKS, INPUT_TOKENS
 from tests.bench.large_prompt import KINDS, LARGE_BYTES, large_body
 from tests.bench.steady import Answered, due_times, steady
-from tests.bench.traffic import PATH
+from tests.bench.stream_provider import PAUSE_SECONDS, StreamProvider, events
+from tests.bench.traffic import PATH, chat_body, raw_request
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -101,3 +103,21 @@ def test_a_large_prompt_is_a_readable_megabyte(kind: str) -> None:
     facts = read_request(PATH, body, content_type=None, content_encoding=None, limits=ReadLimits())
     assert isinstance(facts, RequestFacts)
     assert facts.input_tokens > 100_000
+
+
+async def test_a_stream_tells_when_its_first_event_came_and_how_long_each_was_on_its_way() -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(partial(StreamProvider, events()), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    request = raw_request("svc", chat_body(stream=True))
+    started = time.monotonic()
+    seen = await steady(
+        port, request, rate=50.0, on=9.0, off=0.0, total=0.05, started=started, connections=1
+    )
+    server.close()
+    assert [each.status for each in seen.requests] == [200] * 3
+    for each in seen.requests:
+        # The first event comes at once, the last one when all pauses are over.
+        assert each.first < CHUNKS * PAUSE_SECONDS <= each.latency
+    assert len(seen.transits) == 3 * (CHUNKS + 1)
+    assert min(seen.transits) > 0
