@@ -21,9 +21,10 @@ from tests.bench.rounds import (
 )
 from tests.bench.scaling import (
     WORKERS,
+    Idle,
     Memory,
     Scaling,
-    idle_percent,
+    measure_idle,
     measure_scaling,
     memory_of,
     resident_mb,
@@ -33,7 +34,7 @@ from tests.bench.systems import PROFILES, System, bare, empty, ours
 # Shares of --seconds: all rounds of a system with JSON and with streams, one client alone, a
 # generator's search for saturation, the latencies of a system at half load, the systems at rest.
 _SHARES = {"json": 1.0, "stream200": 1.0}
-_SINGLE_SHARE, _SATURATION_SHARE, _IDLE_SHARE = 0.3, 0.4, 0.4
+_SINGLE_SHARE, _SATURATION_SHARE, _IDLE_SHARE = 0.3, 0.4, 0.5
 _LEVEL_SHARES = {"json": 0.5, "stream200": 0.5}
 _SCALING_SHARE = 0.6
 # Small requests with and without large ones beside them.
@@ -52,7 +53,7 @@ class Chain:
     single: Sample | None = None
     scaling: Scaling | None = None
     memory: Memory | None = None
-    idle_percent: float = 0.0
+    idle: Idle | None = None
     large: LargePrompts | None = None
 
 
@@ -94,7 +95,7 @@ class ChainBench:
             before_mb = resident_mb(pid)
             self._say("all systems at rest")
             everybody = (without, *empties.values(), *mine.values())
-            chain.idle_percent = idle_percent(everybody, seconds=self._seconds * _IDLE_SHARE)
+            chain.idle = measure_idle(everybody, pid, seconds=self._seconds * _IDLE_SHARE)
             for kind in KINDS:
                 for profile in PROFILES:
                     three = {"bare": without, "empty": empties[profile], "ours": mine[profile]}

@@ -12,7 +12,7 @@ import grpc
 from extproc.demo.envoy_binary import envoy_command
 from tests.bench.report_chain import server_lines
 from tests.bench.report_limits import Value, engine_lines, limits_table
-from tests.bench.report_reading import reading_table
+from tests.bench.report_reading import large_table, reading_table
 from tests.bench.report_tables import cpu_table, target_lines, time_tables
 
 
@@ -65,8 +65,10 @@ def text(values: Mapping[str, Value]) -> str:
         blocks.append(limits_table(values))
     if "script.ratio" in values:
         blocks.append("\n".join(engine_lines(values)))
-    if "reading.request_bytes" in values or "large.without_p99_ms" in values:
+    if "reading.request_bytes" in values:
         blocks.append(reading_table(values))
+    if "large.without_p99_ms" in values:
+        blocks.append(large_table(values))
     blocks.append("\n".join(["Aims:", *target_lines(values)]))
     return "\n\n".join([*blocks, _footer(values)])
 

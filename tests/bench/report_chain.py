@@ -69,7 +69,7 @@ def _of_level(kind: str, level: Level) -> dict[str, Value]:
 
 def chain_values(chain: Chain) -> dict[str, Value]:
     """Every figure of the chain; CPU in microseconds, times in ms."""
-    values: dict[str, Value] = {"idle.cpu_percent": chain.idle_percent}
+    values: dict[str, Value] = {}
     for kind, profiles in chain.rounds.items():
         for profile, rounds in profiles.items():
             base = f"{kind}.{profile}"
@@ -107,12 +107,15 @@ def _native_over_json(chain: Chain) -> dict[str, Value]:
 
 
 def _of_the_server(chain: Chain) -> dict[str, Value]:
-    single, scaling, memory = chain.single, chain.scaling, chain.memory
+    single, scaling, memory, idle = chain.single, chain.scaling, chain.memory, chain.idle
     assert single is not None
+    assert idle is not None
     assert scaling is not None
     assert memory is not None
     loaded = chain.rounds["json"]["inline"]["ours"]
     return {
+        "idle.cpu_percent": idle.all_percent,
+        "idle.worker_cpu_percent": idle.worker_percent,
         "redis.scripts_per_request": single.redis_scripts,
         "redis.round_trips_per_request": single.redis_reads,
         "redis.scripts_per_request_at_32": median(each.redis_scripts or 0.0 for each in loaded),
@@ -153,7 +156,7 @@ def server_lines(values: Mapping[str, Value]) -> list[str]:
         f"{shown('scaling.one_rps', 0)} and {shown('scaling.two_rps', 0)} requests/s on the same "
         f"cores); the one with less to do did {100 * float(values['scaling.least_share'] or 0):.0f}"
         " % of it",
-        f"All systems at rest together: {shown('idle.cpu_percent')} % of one core. The open-loop "
-        f"generator sends {shown('generator.late_p50_ms', 3)} ms late (p50; p99 "
+        f"At rest: all systems together {shown('idle.cpu_percent')} % of one core, our server "
+        f"{shown('idle.worker_cpu_percent')} %. The open-loop generator sends {shown('generator.late_p50_ms', 3)} ms late (p50; p99 "
         f"{shown('generator.late_p99_ms', 3)} ms).",
     ]

@@ -71,12 +71,22 @@ def memory_of(pid: int, *, before_mb: float, requests: int) -> Memory:
     )
 
 
-def idle_percent(systems: Iterable[System], *, seconds: float) -> float:
-    """Per cent of one core that all these systems use together when nobody asks them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """Per cent of one core that is used while nobody asks: by all systems together, and by our
+    server alone, which the Envoys of all profiles ask whether it is well."""
+
+    all_percent: float
+    worker_percent: float
+
+
+def measure_idle(systems: Iterable[System], worker_pid: int, *, seconds: float) -> Idle:
+    """Takes ``seconds``."""
     pids = {pid for each in systems for pid in (each.envoy_pid, each.python_pid) if pid is not None}
-    before = sum(map(cpu_seconds, pids))
+    before = {pid: cpu_seconds(pid) for pid in pids}
     time.sleep(seconds)
-    return (sum(map(cpu_seconds, pids)) - before) / seconds * 100
+    used = {pid: (cpu_seconds(pid) - then) / seconds * 100 for pid, then in before.items()}
+    return Idle(all_percent=sum(used.values()), worker_percent=used[worker_pid])
 
 
 def scaling_faults(scaling: Scaling | None) -> list[str]:

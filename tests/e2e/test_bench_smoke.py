@@ -30,6 +30,7 @@ CPU = (
 TIMES = {"json": ("",), "stream200": ("ttft_", "chunk_")}
 SERVER = [
     "idle.cpu_percent",
+    "idle.worker_cpu_percent",
     "generator.late_p50_ms",
     "generator.late_p99_ms",
     "redis.scripts_per_request",
@@ -92,8 +93,8 @@ def test_the_benchmark_measures_the_whole_chain(tmp_path: Path) -> None:
     assert all(value is not None for value in values.values())
     assert values["wrong_answers"] == 0
     assert values["memory.requests"] > 0
-    # One message at admission; head and body of the answer at metering, also as copies.
-    for profile, messages in (("inline", 3), ("observe", 3), ("native", 1)):
+    # One message at admission; head and body of the answer at metering; of copies its end too.
+    for profile, messages in (("inline", 3), ("observe", 4), ("native", 1)):
         base = f"json.{profile}"
         assert values[f"{base}.messages"] == values[f"{base}.empty_messages"] == messages
         streams = f"stream200.{profile}"

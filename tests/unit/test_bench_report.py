@@ -17,7 +17,7 @@ from tests.bench.report_limits import Value
 from tests.bench.report_reading import large_values
 from tests.bench.report_tables import AT_LEAST, AT_MOST
 from tests.bench.rounds import KINDS, Rounds
-from tests.bench.scaling import Memory, Scaling, scaling_faults
+from tests.bench.scaling import Idle, Memory, Scaling, scaling_faults
 from tests.bench.steady import Answered, Seen
 from tests.bench.systems import PROFILES
 
@@ -86,6 +86,7 @@ def chain() -> Chain:
         ),
         memory=Memory(resident_mb=90.0, proportional_mb=80.0, before_mb=70.0, requests=1234),
         large=large,
+        idle=Idle(all_percent=2.0, worker_percent=0.5),
     )
 
 
