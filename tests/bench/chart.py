@@ -51,9 +51,12 @@ def _draw_cpu(axes: "Axes", values: Mapping[str, Value], kind: str, title: str) 
     axes.barh(labels, own, left=envoy, color=_PYTHON_COLOUR, label="Python (or the peer)")
     # One peer may be so large that nothing else could be seen: it is cut, and its number says it.
     ours = max(first + second for label, first, second in bars if label not in _PEERS.values())
-    axes.set_xlim(0, 2 * ours if max(map(sum, zip(envoy, own, strict=True))) > 2 * ours else None)
-    for at, (first, second) in enumerate(zip(envoy, own, strict=True)):
-        axes.text(min(first + second, 1.75 * ours), at, f" {first + second:,.0f}", va="center")
+    sums = [first + second for first, second in zip(envoy, own, strict=True)]
+    end = min(max(sums), 2 * ours)
+    axes.set_xlim(0, 1.15 * end)
+    axes.invert_yaxis()
+    for at, total in enumerate(sums):
+        axes.text(min(total, end), at, f" {total:,.0f}{' (cut)' * (total > end)}", va="center")
     axes.set_xlabel("CPU, microseconds")
     axes.set_title(title)
     axes.legend(loc="lower right")
@@ -64,12 +67,13 @@ def _draw_times(
 ) -> None:
     for profile in PROFILES:
         for rank, style in (("p50", "-o"), ("p99", "--o")):
-            heights = [
-                _number(values, f"{kind}.{profile}.at_{percent}.added_{what}{rank}_ms")
+            points = {
+                percent: _number(values, key)
                 for percent in LEVELS
-            ]
+                if (key := f"{kind}.{profile}.at_{percent}.added_{what}{rank}_ms") in values
+            }
             label = f"{profile}, {rank}"
-            axes.plot(list(LEVELS), heights, style, color=_COLOURS[profile], label=label)
+            axes.plot([*points], [*points.values()], style, color=_COLOURS[profile], label=label)
     axes.set_xticks(list(LEVELS))
     axes.set_yscale("symlog", linthresh=1)
     axes.axhline(0, color="black", linewidth=0.8)

@@ -157,6 +157,7 @@ def server_lines(values: Mapping[str, Value]) -> list[str]:
         f"cores); the one with less to do did {100 * float(values['scaling.least_share'] or 0):.0f}"
         " % of it",
         f"At rest: all systems together {shown('idle.cpu_percent')} % of one core, our server "
-        f"{shown('idle.worker_cpu_percent')} %. The open-loop generator sends {shown('generator.late_p50_ms', 3)} ms late (p50; p99 "
+        f"{shown('idle.worker_cpu_percent')} %. The open-loop generator sends "
+        f"{shown('generator.late_p50_ms', 3)} ms late (p50; p99 "
         f"{shown('generator.late_p99_ms', 3)} ms).",
     ]
