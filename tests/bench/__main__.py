@@ -33,7 +33,7 @@ from tests.bench.scaling import scaling_faults
 from tests.bench.systems import upstream
 
 PARTS = ("chain", "reading", "engine", "overshoot")
-_DEFAULT_SECONDS, _DEFAULT_ROUNDS = 6.0, 6
+_DEFAULT_SECONDS, _DEFAULT_ROUNDS = 4.0, 5
 _READING_SHARE = 0.8
 
 
