@@ -1,17 +1,21 @@
-"""``python -m tests.bench``: everything in one run; prints a table, writes build/bench.json."""
+"""``python -m tests.bench``: everything in one run; prints tables, writes build/bench.json and a
+picture beside it."""
 
 import argparse
+import importlib
 import json
+import signal
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.bench import chart
+from tests.bench.chain import ChainBench, answers, faults, wrong_answers
 from tests.bench.engine import measure_engine
-from tests.bench.large_prompt import LargePrompts, measure_large_prompts
-from tests.bench.measure import Machine, Sample, generate_load, measure
+from tests.bench.latency import LEVELS
+from tests.bench.measure import Machine
 from tests.bench.overshoot import (
     ESTIMATES,
     PLATFORM_CAP_TOKENS,
@@ -21,99 +25,47 @@ from tests.bench.overshoot import (
     overshoot_stack,
 )
 from tests.bench.reading import measure_reading
-from tests.bench.report import flat, table, wrong
-from tests.bench.report_limits import overshoot_faults
-from tests.bench.report_reading import large_faults
-from tests.bench.systems import (
-    SERVICE,
-    System,
-    bare,
-    empty,
-    ours,
-    upstream,
-)
-from tests.bench.traffic import chat_body, raw_request
+from tests.bench.report import machine_values, peer_ratios, text
+from tests.bench.report_chain import chain_values
+from tests.bench.report_limits import Value, engine_values, overshoot_faults, overshoot_values
+from tests.bench.report_reading import large_faults, large_values, reading_values
+from tests.bench.scaling import scaling_faults
+from tests.bench.systems import upstream
 
-CONNECTIONS = 32
-STREAM_CONNECTIONS = 8
-STREAM_SCRIPT = "output=200;chunk_delay_ms=2"
-_DEFAULT_SECONDS = 7.0
-# Shares of --seconds of all that is read, and of small requests with and without large ones.
-_READING_SHARE, _LARGE_SHARE = 0.8, 3.4
-_LARGE_CYCLES = 3
-
-_Start = Callable[[str, Path], AbstractContextManager[System]]
+PARTS = ("chain", "reading", "engine", "overshoot")
+_DEFAULT_SECONDS, _DEFAULT_ROUNDS = 4.0, 5
+_READING_SHARE = 0.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """One kind of load. ``share`` is its part of the run's ``--seconds``."""
+@dataclass(slots=True)
+class Results:
+    """Flat keys, and one line for each thing that is not as it should be."""
 
-    name: str
-    request: bytes
-    connections: int
-    share: float
-
-
-PHASES = (
-    Phase(
-        name="loaded",
-        request=raw_request(SERVICE, chat_body()),
-        connections=CONNECTIONS,
-        share=1.0,
-    ),
-    Phase(name="single", request=raw_request(SERVICE, chat_body()), connections=1, share=0.5),
-    Phase(
-        name="streams",
-        request=raw_request(SERVICE, chat_body(stream=True), script=STREAM_SCRIPT),
-        connections=STREAM_CONNECTIONS,
-        share=0.75,
-    ),
-)
-_WARM_UP_SHARE = 0.15
+    values: dict[str, Value] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    answers: int = 0
+    wrong_answers: int = 0
 
 
 def _say(text: str) -> None:
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
-def _run_systems(
-    directory: Path, *, seconds: float
-) -> tuple[dict[str, dict[str, Sample]], LargePrompts]:
-    """All phases on every system, each with processes of its own; large prompts on ours only."""
-    samples: dict[str, dict[str, Sample]] = {phase.name: {} for phase in PHASES}
-    starts: tuple[_Start, ...] = (bare, empty, ours)
-    with upstream(directory) as behind:
-        for start in starts:
-            with start(behind, directory) as system:
-                for phase in PHASES:
-                    _say(f"{system.name}: {phase.name}")
-                    length = seconds * phase.share
-                    generate_load(
-                        system.port,
-                        phase.request,
-                        directory,
-                        connections=phase.connections,
-                        seconds=length * _WARM_UP_SHARE,
-                    )
-                    samples[phase.name][system.name] = measure(
-                        system,
-                        phase.request,
-                        directory,
-                        connections=phase.connections,
-                        seconds=length,
-                    )
-                if start is ours:
-                    _say(f"{system.name}: large prompts")
-                    large = measure_large_prompts(
-                        system, directory, seconds=seconds * _LARGE_SHARE, cycles=_LARGE_CYCLES
-                    )
-    return samples, large
+def _run_chain(upstream_url: str, directory: Path, args: argparse.Namespace, to: Results) -> None:
+    bench = ChainBench(
+        directory, seconds=args.seconds, rounds=args.rounds, levels=args.levels, say=_say
+    )
+    chain = bench.run(upstream_url)
+    assert chain.large is not None
+    to.values |= chain_values(chain) | large_values(chain.large)
+    to.faults += [*faults(chain), *large_faults(chain.large), *scaling_faults(chain.scaling)]
+    to.answers += sum(answers(chain).values())
+    to.wrong_answers += wrong_answers(chain)
 
 
-def _run_overshoot(*, sent: int) -> dict[str, Overshoot]:
+def _run_overshoot(*, sent: int, to: Results) -> None:
     """A burst for each way to estimate, and one of the longest answers that strict mode allows."""
-    runs = {}
+    runs: dict[str, Overshoot] = {}
     for estimate in ESTIMATES:
         _say(f"overshoot: {estimate}")
         with overshoot_stack(estimate, sent=sent) as stack:
@@ -127,53 +79,94 @@ def _run_overshoot(*, sent: int) -> dict[str, Overshoot]:
                     learns=False,
                     answers=lambda number: PLATFORM_CAP_TOKENS + number,
                 )
-    return runs
+    to.values |= overshoot_values(runs)
+    to.faults += overshoot_faults(runs)
+    to.wrong_answers += sum(run.other for run in runs.values())
 
 
-def main() -> int:
-    """Exit status 1 when something was not answered as it should be, then no number counts, or when
-    a limit was passed in strict mode."""
+def _run_peers(upstream_url: str, directory: Path, *, seconds: float, to: Results) -> None:
+    _say("peers")
+    # Only here: they need what `make bench-peers` installs.
+    peers = importlib.import_module("tests.bench.peers")
+    to.values |= peers.measure_peers(upstream_url, directory, seconds=seconds)
+    to.values |= peer_ratios(to.values)
+
+
+def _run(args: argparse.Namespace) -> Results:
+    machine, results = Machine(), Results(machine_values())
+    results.values["seconds"], results.values["rounds"] = args.seconds, args.rounds
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        directory = Path(name)
+        if "chain" in args.parts or args.peers:
+            with upstream(directory) as upstream_url:
+                if "chain" in args.parts:
+                    _run_chain(upstream_url, directory, args, results)
+                if args.peers:
+                    _run_peers(upstream_url, directory, seconds=args.seconds, to=results)
+        if "reading" in args.parts:
+            _say("reading")
+            reading = measure_reading(seconds=args.seconds * _READING_SHARE)
+            results.values |= reading_values(reading)
+        if "engine" in args.parts:
+            _say("twelve limits")
+            results.values |= engine_values(measure_engine(directory))
+        if "overshoot" in args.parts:
+            _run_overshoot(sent=args.burst, to=results)
+    results.values["machine.others_percent"] = machine.others_percent()
+    results.values["answers"] = results.answers
+    results.values["wrong_answers"] = results.wrong_answers
+    return results
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     parser.add_argument(
         "--seconds",
         type=float,
         default=_DEFAULT_SECONDS,
-        help="length of each measurement with 32 connections; the others follow",
+        help="about as long is each system loaded in each way",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=_DEFAULT_ROUNDS, help="turns into which CPU is divided"
     )
     parser.add_argument(
         "--burst", type=int, default=SENT, help="requests at once to measure overshoot with"
     )
+    parser.add_argument("--peers", action="store_true", help="also what others would run instead")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="only these (all of them)"
+    )
+    parser.add_argument(
+        "--levels",
+        nargs="+",
+        type=int,
+        choices=LEVELS,
+        default=tuple(LEVELS),
+        help="latencies at so many per cent of saturation",
+    )
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"))
-    args = parser.parse_args()
-    machine = Machine()
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 1 when something was not answered as it should be, then no number counts, or when
+    a limit was passed in strict mode."""
+    args = _arguments(arguments)
+    # As Ctrl-C: what was started is stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with tempfile.TemporaryDirectory(prefix="bench-") as name:
-            directory = Path(name)
-            samples, large = _run_systems(directory, seconds=args.seconds)
-            _say("reading")
-            reading = measure_reading(seconds=args.seconds * _READING_SHARE)
-            _say("twelve limits")
-            engine = measure_engine(directory)
-            overshoot = _run_overshoot(sent=args.burst)
+        results = _run(args)
     except (RuntimeError, TimeoutError) as error:  # a ChildError is one
         _say(str(error))
         return 1
-    values = flat(
-        samples,
-        overshoot=overshoot,
-        engine=engine,
-        reading=reading,
-        large=large,
-        seconds=args.seconds,
-        others_percent=machine.others_percent(),
-    )
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(values, indent=2) + "\n")
-    print(table(values))
-    faults = [*wrong(samples), *large_faults(large), *overshoot_faults(overshoot)]
-    for line in faults:
+    args.output.write_text(json.dumps(results.values, indent=2) + "\n")
+    if "chain" in args.parts:
+        chart.draw(results.values, args.output.with_suffix(".png"))
+    print(text(results.values))
+    for line in results.faults:
         _say(f"wrong: {line}")
-    return 1 if faults else 0
+    return 1 if results.faults else 0
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as aio_health
 
-from extproc import app
 from extproc.core.handles import Handle, Profile
 from extproc.core.ids import new_reservation_id
 from extproc.core.reservations import Admitted, WindowView
@@ -33,6 +32,8 @@ from extproc.envoy_io.replies import (
 )
 from tests.bench.traffic import MODEL, chat_body, counted
 
+# As `tokenweir serve` sets it.
+_SWITCH_SECONDS = 0.0005
 _HEADERS = CONTINUE_RESPONSE_HEADERS.SerializeToString()
 _BODY = CONTINUE_RESPONSE_BODY.SerializeToString()
 _LAST_BODY = body_reply(None, metered=True).SerializeToString()
@@ -105,7 +106,7 @@ class _AccessLog(als_pb2_grpc.AccessLogServiceServicer):
 
 async def serve(listen: str, profile: Profile) -> None:
     """Serve on ``unix:/path`` or ``HOST:PORT`` until SIGTERM."""
-    sys.setswitchinterval(app._SWITCH_SECONDS)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     server = grpc.aio.server(options=serving._OPTIONS)
     method = grpc.stream_stream_rpc_method_handler(
         partial(_process, _admitted(profile)),

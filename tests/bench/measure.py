@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.bench.systems import System, envoy_messages
 
 # Envoy sends access log entries within 0.2 s, and the last settlements take milliseconds: both
 # belong to the requests that were measured.
-_SETTLE_SECONDS = 0.4
+_SETTLE_SECONDS = 0.3
 # Answers under way at the end, and the generator's own start.
 _SLACK_SECONDS = 60.0
 
@@ -40,13 +41,23 @@ class Sample:
     redis_scripts: float | None
     redis_reads: float | None
 
+    @property
+    def python_us(self) -> float:
+        """Python's CPU; 0 where there is none."""
+        return self.python_cpu_us or 0.0
+
+    @property
+    def chain_us(self) -> float:
+        """Python's CPU and Envoy's."""
+        return self.python_us + self.envoy_cpu_us
+
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process and of its children, in seconds: of those that run now to
     the nanosecond (the kernel's CPU clock of a process), of those that have ended in its ticks."""
     root = psutil.Process(pid)
-    ended = root.cpu_times()
     living = sum(_cpu_clock(process.pid) for process in (root, *root.children(recursive=True)))
+    ended = root.cpu_times()
     return living + ended.children_user + ended.children_system
 
 
@@ -54,9 +65,16 @@ def _cpu_clock(pid: int) -> float:
     try:
         # The number of that clock, after CPUCLOCK_SCHED of Linux.
         return time.clock_gettime(~pid << 3 | 2)
-    except OSError:
+    except OSError:  # no such clock, or the process has just ended
+        return _cpu_ticks(pid)
+
+
+def _cpu_ticks(pid: int) -> float:
+    try:
         times = psutil.Process(pid).cpu_times()
-        return times.user + times.system
+    except psutil.NoSuchProcess:
+        return 0.0  # its parent counts it from now on
+    return times.user + times.system
 
 
 class Machine:
@@ -134,12 +152,22 @@ def _snapshot(system: System) -> _Snapshot:
 def measure(
     system: System, request: bytes, directory: Path, *, connections: int, seconds: float
 ) -> Sample:
-    """Load the system, and divide what it cost by the answers."""
+    """Load the system by clients that wait for their answers, and divide what it cost by these."""
+    return measure_during(
+        system,
+        lambda: generate_load(
+            system.port, request, directory, connections=connections, seconds=seconds
+        ),
+    )
+
+
+def measure_during(system: System, load: Callable[[], LoadResult]) -> Sample:
+    """The same for any load."""
     before = _snapshot(system)
-    load = generate_load(system.port, request, directory, connections=connections, seconds=seconds)
+    result = load()
     time.sleep(_SETTLE_SECONDS)
     after = _snapshot(system)
-    count = load.requests
+    count = result.requests
     python_us = scripts = reads = None
     if before.python is not None and after.python is not None:
         python_us = (after.python - before.python) / count * 1e6
@@ -147,7 +175,7 @@ def measure(
         scripts = (after.redis.scripts - before.redis.scripts) / count
         reads = (after.redis.reads - before.redis.reads) / count
     return Sample(
-        load=load,
+        load=result,
         envoy_cpu_us=(after.envoy - before.envoy) / count * 1e6,
         python_cpu_us=python_us,
         messages=(after.messages - before.messages) / count,

@@ -10,9 +10,8 @@ from pathlib import Path
 from statistics import median
 
 from tests.bench.measure import Sample, generate_load, measure
-from tests.bench.systems import PROFILES, SERVICE, System, empty, ours
+from tests.bench.systems import PROFILES, SERVICE, System, empty, ours, upstream
 from tests.bench.traffic import STREAM_SCRIPT, chat_body, raw_request
-from tests.bench.upstream import upstream
 
 CONNECTIONS, STREAM_CONNECTIONS = 32, 8
 _WARM_UP_SECONDS = 1.0

@@ -1,4 +1,4 @@
-"""The results as flat keys (build/bench.json) and as a table for people."""
+"""The results as flat keys (build/bench.json) and as text for people."""
 
 import datetime
 import os
@@ -10,20 +10,10 @@ from pathlib import Path
 import grpc
 
 from extproc.demo.envoy_binary import envoy_command
-from tests.bench.engine import EngineCost
-from tests.bench.large_prompt import LargePrompts
-from tests.bench.measure import Sample
-from tests.bench.overshoot import Overshoot
-from tests.bench.reading import ReadingCost
-from tests.bench.report_limits import (
-    Value,
-    engine_values,
-    limits_table,
-    overshoot_values,
-)
-from tests.bench.report_reading import large_values, reading_table, reading_values
-
-Samples = Mapping[str, Sample]
+from tests.bench.report_chain import server_lines
+from tests.bench.report_limits import Value, engine_lines, limits_table
+from tests.bench.report_reading import large_table, reading_table
+from tests.bench.report_tables import cpu_table, target_lines, time_tables
 
 
 def _cpu_model() -> str:
@@ -43,141 +33,63 @@ def _envoy_version() -> str:
     return next((part for part in parts if part[:1].isdigit() and "." in part), "unknown")
 
 
-def _machine() -> dict[str, Value]:
+def machine_values() -> dict[str, Value]:
+    """When and on what the run was."""
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine_cores": os.cpu_count(),
-        "machine_cpu": _cpu_model(),
-        "python_version": platform.python_version(),
-        "grpcio_version": grpc.__version__,
-        "envoy_version": _envoy_version(),
+        "machine.cores": os.cpu_count(),
+        "machine.cpu": _cpu_model(),
+        "machine.python": platform.python_version(),
+        "machine.grpcio": grpc.__version__,
+        "machine.envoy": _envoy_version(),
     }
 
 
-def _ratio(samples: Samples) -> float:
-    """Python CPU of ours by that of the empty server."""
-    ours, empty = samples["ours"].python_cpu_us, samples["empty"].python_cpu_us
-    assert ours is not None
-    assert empty
-    return ours / empty
+def peer_ratios(values: Mapping[str, Value]) -> dict[str, Value]:
+    """``litellm.cpu_ratio``: Python's CPU for a JSON request, profile native, by LiteLLM's. Empty
+    when either was not measured."""
+    mine, theirs = values.get("json.native.python_cpu_us"), values.get("litellm.python_cpu_us")
+    if not isinstance(mine, int | float) or not isinstance(theirs, int | float):
+        return {}
+    return {"litellm.cpu_ratio": mine / theirs}
 
 
-def flat(
-    samples: Mapping[str, Samples],
-    *,
-    overshoot: Mapping[str, Overshoot],
-    engine: EngineCost,
-    reading: ReadingCost,
-    large: LargePrompts,
-    seconds: float,
-    others_percent: float,
-) -> dict[str, Value]:
-    """Every measured value under a key of its own; CPU in microseconds, latency in ms."""
-    loaded, single, streams = (samples[phase] for phase in ("loaded", "single", "streams"))
-    values: dict[str, Value] = {**_machine(), "seconds": seconds}
-    values["other_programs_cpu_percent"] = others_percent
-    for name, sample in loaded.items():
-        values[f"{name}_requests_per_second"] = sample.load.per_second
-        values[f"{name}_envoy_cpu_us_per_request"] = sample.envoy_cpu_us
-        if sample.python_cpu_us is not None:
-            values[f"{name}_python_cpu_us_per_request"] = sample.python_cpu_us
-            values[f"{name}_messages_per_request"] = sample.messages
-    values["python_cpu_ratio"] = _ratio(loaded)
-    for name, sample in single.items():
-        values[f"{name}_p50_ms"] = sample.load.p50_ms
-        values[f"{name}_p99_ms"] = sample.load.p99_ms
-    for name in ("empty", "ours"):
-        for rank in ("p50", "p99"):
-            added = getattr(single[name].load, f"{rank}_ms")
-            added -= getattr(single["bare"].load, f"{rank}_ms")
-            values[f"{name}_added_{rank}_ms"] = added
-    for name, sample in streams.items():
-        values[f"{name}_envoy_cpu_us_per_stream"] = sample.envoy_cpu_us
-        if sample.python_cpu_us is not None:
-            values[f"{name}_python_cpu_us_per_stream"] = sample.python_cpu_us
-            values[f"{name}_messages_per_stream"] = sample.messages
-    values["stream_python_cpu_ratio"] = _ratio(streams)
-    for suffix, sample in (("", single["ours"]), ("_at_32", loaded["ours"])):
-        values[f"redis_scripts_per_request{suffix}"] = sample.redis_scripts
-        values[f"redis_reads_per_request{suffix}"] = sample.redis_reads
-    values |= overshoot_values(overshoot)
-    values |= engine_values(engine, round_trips_per_request=single["ours"].redis_reads)
-    values |= reading_values(reading)
-    values |= large_values(large)
-    counts = [sample.load for group in samples.values() for sample in group.values()]
-    values["answers"] = sum(load.requests for load in counts) + large.requests
-    values["wrong_answers"] = (
-        sum(load.not_200 for load in counts)
-        + large.not_200
-        + sum(run.other for run in overshoot.values())
-    )
-    return values
+def text(values: Mapping[str, Value]) -> str:
+    """What a person reads: every figure beside its reference. Parts that did not run are left
+    out."""
+    blocks = []
+    if "json.inline.rps" in values:
+        blocks += [cpu_table(values, "json"), cpu_table(values, "stream200"), time_tables(values)]
+        blocks.append("\n".join(server_lines(values)))
+    if "overshoot.strict" in values:
+        blocks.append(limits_table(values))
+    if "script.ratio" in values:
+        blocks.append("\n".join(engine_lines(values)))
+    if "reading.request_bytes" in values:
+        blocks.append(reading_table(values))
+    if "large.without_p99_ms" in values:
+        blocks.append(large_table(values))
+    blocks.append("\n".join(["Aims:", *target_lines(values)]))
+    return "\n\n".join([*blocks, _footer(values)])
 
 
-def wrong(samples: Mapping[str, Samples]) -> list[str]:
-    """One line for each measurement with answers other than 200."""
-    return [
-        f"{phase}, {name}: {sample.load.statuses}, {sample.load.failed} connections failed"
-        for phase, group in samples.items()
-        for name, sample in group.items()
-        if sample.load.not_200
-    ]
-
-
-# Heading of a row, key of its cells for bare, empty and ours, decimals.
-_ROWS: tuple[tuple[str, str, int], ...] = (
-    ("32 connections: requests/s", "{}_requests_per_second", 0),
-    ("32 connections: Python CPU us/request", "{}_python_cpu_us_per_request", 0),
-    ("32 connections: Envoy CPU us/request", "{}_envoy_cpu_us_per_request", 0),
-    ("ext_proc messages/request", "{}_messages_per_request", 2),
-    ("one client: p50 ms", "{}_p50_ms", 3),
-    ("one client: p99 ms", "{}_p99_ms", 3),
-    ("added to bare: p50 ms", "{}_added_p50_ms", 3),
-    ("added to bare: p99 ms", "{}_added_p99_ms", 3),
-    ("200-chunk stream: Python CPU us/stream", "{}_python_cpu_us_per_stream", 0),
-    ("200-chunk stream: Envoy CPU us/stream", "{}_envoy_cpu_us_per_stream", 0),
-    ("ext_proc messages/stream", "{}_messages_per_stream", 1),
-)
-
-
-def _cell(value: Value, decimals: int) -> str:
-    return "-" if value is None else f"{value:,.{decimals}f}"
-
-
-def table(values: Mapping[str, Value]) -> str:
-    """What a person reads."""
-    lines = [f"{'':40}{'bare':>12}{'empty':>12}{'ours':>12}"]
-    for title, key, decimals in _ROWS:
-        cells = [
-            _cell(values.get(key.format(name)), decimals) for name in ("bare", "empty", "ours")
+def _footer(values: Mapping[str, Value]) -> str:
+    others = values.get("machine.others_percent")
+    return "\n".join(
+        [
+            "bare: Envoy with only a router. empty: the same messages answered by a Python gRPC "
+            "server that does nothing. Ratios are medians of",
+            "short rounds in which these were measured one right after the other. Envoy runs one "
+            "worker. Generator, upstream, Envoy, Python and",
+            f"Valkey share {values.get('machine.cores')} cores, so requests/s is of all of them "
+            "together; CPU is counted per process, the generator's not at",
+            f"all. Other programs used {others:.0f} % of the machine meanwhile: near 0, runs can "
+            "be compared."
+            if isinstance(others, int | float)
+            else "all.",
+            f"{values.get('answers')} answers, {values.get('wrong_answers')} of them wrong.",
+            f"{values.get('date')}: {values.get('machine.cores')} cores "
+            f"({values.get('machine.cpu')}), Python {values.get('machine.python')}, grpcio "
+            f"{values.get('machine.grpcio')}, Envoy {values.get('machine.envoy')}",
         ]
-        lines.append(f"{title:40}" + "".join(f"{cell:>12}" for cell in cells))
-
-    def shown(key: str, decimals: int = 2) -> str:
-        return _cell(values[key], decimals)
-
-    lines += [
-        "",
-        f"Python CPU, ours by empty: request {shown('python_cpu_ratio')}, "
-        f"stream {shown('stream_python_cpu_ratio')}",
-        f"Redis, one client: {shown('redis_scripts_per_request')} scripts and "
-        f"{shown('redis_reads_per_request')} socket reads a request; 32 connections: "
-        f"{shown('redis_scripts_per_request_at_32')} and {shown('redis_reads_per_request_at_32')}",
-        f"{values['answers']} answers, {values['wrong_answers']} of them wrong",
-        "",
-        limits_table(values),
-        "",
-        reading_table(values),
-        "",
-        "bare: Envoy with only a router. empty: the same messages answered by a Python gRPC "
-        "server that does nothing.",
-        "Envoy runs one worker. The load generator, the upstream, Envoy, Python and Valkey share "
-        f"the {values['machine_cores']} cores,",
-        "so requests/s is of all of them together; CPU is counted per process, the generator's "
-        f"not at all. Other programs used {shown('other_programs_cpu_percent', 0)} % of the "
-        "machine meanwhile: near 0, runs can be compared.",
-        f"{values['date']}: {values['machine_cores']} cores ({values['machine_cpu']}), Python "
-        f"{values['python_version']}, grpcio {values['grpcio_version']}, Envoy "
-        f"{values['envoy_version']}",
-    ]
-    return "\n".join(lines)
+    )

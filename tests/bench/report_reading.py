@@ -60,7 +60,7 @@ def large_faults(large: LargePrompts) -> list[str]:
 
 
 def reading_table(values: Mapping[str, Value]) -> str:
-    """What a person reads."""
+    """What a person reads of reading."""
 
     def cell(key: str, decimals: int) -> str:
         value = values.get(key)
@@ -83,7 +83,18 @@ def reading_table(values: Mapping[str, Value]) -> str:
         f"Reading and counting a chat of {cell('reading.request_bytes', 0)} bytes: "
         f"{cell('reading.request_cold_us', 0)} us with a new system prompt, "
         f"{cell('reading.request_warm_us', 0)} us with one seen before",
-        "",
+    ]
+    return "\n".join(lines)
+
+
+def large_table(values: Mapping[str, Value]) -> str:
+    """What a person reads of prompts of 1 MB."""
+
+    def cell(key: str, decimals: int) -> str:
+        value = values.get(key)
+        return "-" if value is None else f"{value:,.{decimals}f}"
+
+    lines = [
         f"{f'{SMALL_PER_SECOND:.0f} small requests/s':40}{'alone':>18}"
         + "".join(f"{f'1 MB: {title}':>24}" for title in _KINDS.values()),
     ]

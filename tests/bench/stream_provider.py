@@ -17,7 +17,6 @@ from tests.bench.answers import openai_chat
 PAUSE_SECONDS = 0.002
 STAMP_PREFIX = b'"id":"chatcmpl-'
 STAMP_DIGITS = 20
-_EMPTY_STAMP = b"bench000000000000000000000"[:STAMP_DIGITS]
 _HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
@@ -25,7 +24,7 @@ _HEAD = (
 _END = b"0\r\n\r\n"
 
 
-def _events() -> list[tuple[bytes, bytes]]:
+def events() -> list[tuple[bytes, bytes]]:
     """Each event in HTTP's chunked coding, as what stands before its stamp and behind it. One write
     for the role and the first word, one for all behind the last word."""
     pieces = openai_chat().pieces
@@ -40,7 +39,7 @@ def _events() -> list[tuple[bytes, bytes]]:
     return cut
 
 
-class _Stream(asyncio.Protocol):
+class StreamProvider(asyncio.Protocol):
     """One connection, one request after the other. Bodies are known by content-length."""
 
     def __init__(self, events: list[tuple[bytes, bytes]]) -> None:
@@ -91,7 +90,7 @@ class _Stream(asyncio.Protocol):
 
 async def _serve(port: int) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(partial(_Stream, _events()), "127.0.0.1", port)
+    server = await loop.create_server(partial(StreamProvider, events()), "127.0.0.1", port)
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     print("listening", flush=True)

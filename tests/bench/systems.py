@@ -17,10 +17,24 @@ from pathlib import Path
 from typing import Any
 
 from extproc.demo.processes import free_ports
+from extproc.demo.provider_script import SCRIPT_HEADER
 from extproc.demo.stack import Stack, demo_key
 from extproc.envoyconfig import RenderOptions, render_bootstrap
 from extproc.envoyconfig.options import Profile
 from tests.bench.running import fetch, running, running_envoy
+from tests.bench.traffic import answer_body
+
+__all__ = [
+    "PROFILES",
+    "SERVICE",
+    "System",
+    "bare",
+    "empty",
+    "envoy_messages",
+    "fetch",
+    "ours",
+    "upstream",
+]
 
 PROFILES: tuple[Profile, ...] = ("inline", "observe", "native")
 SERVICE = "svc-bench"
@@ -40,16 +54,16 @@ class System:
     redis_url: str | None = None
 
 
-def connection_manager(config: dict[str, Any]) -> dict[str, Any]:
+def _manager(config: dict[str, Any]) -> dict[str, Any]:
     """The HTTP connection manager of a rendered configuration."""
     (listener,) = config["static_resources"]["listeners"]
     manager: dict[str, Any] = listener["filter_chains"][0]["filters"][0]["typed_config"]
     return manager
 
 
-def without_tokenweir(config: dict[str, Any]) -> dict[str, Any]:
+def _without_tokenweir(config: dict[str, Any]) -> dict[str, Any]:
     """The same listener, route and upstream cluster with nothing of ours in between."""
-    manager = connection_manager(config)
+    manager = _manager(config)
     manager["http_filters"] = manager["http_filters"][-1:]
     del manager["access_log"]
     (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
@@ -72,10 +86,40 @@ def _options(upstream_url: str, *, address: str, profile: Profile = "inline") ->
 
 
 @contextmanager
+def upstream(directory: Path) -> Iterator[str]:
+    """The provider behind every system; gives its URL. An Envoy that answers JSON by itself, which
+    costs next to nothing, and passes what has a header ``x-fake`` on to ``stream_provider``."""
+    port, listen_port, admin_port = free_ports(3)
+    options = RenderOptions(
+        upstream_url=f"http://127.0.0.1:{port}",
+        listen_port=listen_port,
+        admin_port=admin_port,
+        tokenweir_addresses=("127.0.0.1:1",),
+    )
+    config = _without_tokenweir(render_bootstrap(options))
+    host = _manager(config)["route_config"]["virtual_hosts"][0]
+    (streams,) = host["routes"]
+    streams["match"]["headers"] = [{"name": SCRIPT_HEADER, "present_match": True}]
+    json_type = {"header": {"key": "content-type", "value": "application/json"}}
+    at_once = {
+        "match": {"prefix": "/"},
+        "direct_response": {"status": 200, "body": {"inline_string": answer_body().decode()}},
+        "response_headers_to_add": [{**json_type, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}],
+    }
+    host["routes"] = [streams, at_once]
+    command = [sys.executable, "-m", "tests.bench.stream_provider", "--port", str(port)]
+    with (
+        running("provider", command, directory),
+        running_envoy("upstream", config, directory),
+    ):
+        yield f"http://127.0.0.1:{listen_port}"
+
+
+@contextmanager
 def bare(upstream_url: str, directory: Path) -> Iterator[System]:
     """Envoy alone."""
     options = _options(upstream_url, address="127.0.0.1:1")
-    config = without_tokenweir(render_bootstrap(options))
+    config = _without_tokenweir(render_bootstrap(options))
     with running_envoy("bare", config, directory) as pid:
         yield System(
             name="bare",
@@ -106,7 +150,7 @@ def empty(upstream_url: str, directory: Path, profile: Profile) -> Iterator[Syst
         )
 
 
-def stack_of_ours(upstream_url: str, *, workers: int = 1) -> Stack:
+def _stack(upstream_url: str, *, workers: int = 1) -> Stack:
     """``tokenweir serve``, Valkey, SQLite and an Envoy of profile inline, not started; no reaper,
     which no request waits for."""
     return Stack(
@@ -123,7 +167,7 @@ def ours(
     upstream_url: str, directory: Path, profiles: Sequence[Profile], *, workers: int = 1
 ) -> Iterator[dict[Profile, System]]:
     """The whole product with an Envoy for each profile."""
-    stack = stack_of_ours(upstream_url, workers=workers)
+    stack = _stack(upstream_url, workers=workers)
     with stack, ExitStack() as envoys:
         stack.set_limits(SERVICE, rpm=_RPM, tpm=_TPM)
         systems = {}

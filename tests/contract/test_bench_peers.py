@@ -15,6 +15,7 @@ import pytest
 
 from extproc.demo.envoy_binary import envoy_command
 from extproc.demo.fake_provider import FakeProvider
+from tests.bench.chain import upstream
 from tests.bench.load import ResponseReader
 from tests.bench.peers import (
     PEERS,
@@ -32,7 +33,6 @@ from tests.bench.peers_ratelimit import limits_config, ratelimit_envoy_config
 from tests.bench.peers_rig import CHUNKS, HIGH_RPM, LOW_LIMIT, Order, Peer, front, front_config
 from tests.bench.peers_table import table
 from tests.bench.traffic import chat_body
-from tests.bench.upstream import upstream
 
 # An answer that comes too early takes about a millisecond.
 _EARLY_SECONDS = 0.3

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -13,8 +14,9 @@ from extproc.providers.requests import ReadLimits, RequestFacts
 from tests.bench import reading
 from tests.bench.answers import CHUNKS, INPUT_TOKENS
 from tests.bench.large_prompt import KINDS, LARGE_BYTES, large_body
-from tests.bench.steady import due_times, steady
-from tests.bench.traffic import PATH
+from tests.bench.steady import Answered, due_times, steady
+from tests.bench.stream_provider import PAUSE_SECONDS, StreamProvider, events
+from tests.bench.traffic import PATH, chat_body, raw_request
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -24,7 +26,7 @@ Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[Non
 
 async def sent_to(
     answering: Answering, *, rate: float, total: float, started: float
-) -> list[tuple[float, float, int]]:
+) -> list[Answered]:
     """What the generator saw of a server whose requests are one line each."""
     tasks: list[asyncio.Task[None] | None] = []
 
@@ -37,10 +39,10 @@ async def sent_to(
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    results = await steady(port, b"x\n", rate=rate, on=9.0, off=0.0, total=total, started=started)
+    seen = await steady(port, b"x\n", rate=rate, on=9.0, off=0.0, total=total, started=started)
     server.close()
     await asyncio.gather(*(task for task in tasks if task is not None))
-    return results
+    return seen.requests
 
 
 def test_requests_are_due_in_windows_only() -> None:
@@ -61,10 +63,11 @@ async def test_a_server_that_stalls_does_not_slow_the_generator_down() -> None:
 
     results = await sent_to(answer, rate=rate, total=stall, started=opens_at - stall)
     assert len(results) == stall * rate
-    assert {status for *_, status in results} == {200}
-    for number, (due, latency, _) in enumerate(results):
-        assert due == pytest.approx(number / rate, abs=1e-6)
-        assert due + latency >= stall - 1e-6
+    assert {each.status for each in results} == {200}
+    for number, each in enumerate(results):
+        assert each.due == pytest.approx(number / rate, abs=1e-6)
+        assert each.due + each.latency >= stall - 1e-6
+        assert each.first == each.latency >= each.late >= 0
 
 
 async def test_a_lost_connection_is_no_answer() -> None:
@@ -72,7 +75,7 @@ async def test_a_lost_connection_is_no_answer() -> None:
         writer.close()
 
     results = await sent_to(hang_up, rate=50.0, total=0.1, started=time.monotonic())
-    assert [status for *_, status in results] == [0] * 5
+    assert [each.status for each in results] == [0] * 5
 
 
 @pytest.mark.parametrize("name", reading.streams())
@@ -100,3 +103,21 @@ def test_a_large_prompt_is_a_readable_megabyte(kind: str) -> None:
     facts = read_request(PATH, body, content_type=None, content_encoding=None, limits=ReadLimits())
     assert isinstance(facts, RequestFacts)
     assert facts.input_tokens > 100_000
+
+
+async def test_a_stream_tells_when_its_first_event_came_and_how_long_each_was_on_its_way() -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(partial(StreamProvider, events()), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    request = raw_request("svc", chat_body(stream=True))
+    started = time.monotonic()
+    seen = await steady(
+        port, request, rate=50.0, on=9.0, off=0.0, total=0.05, started=started, connections=1
+    )
+    server.close()
+    assert [each.status for each in seen.requests] == [200] * 3
+    for each in seen.requests:
+        # The first event comes at once, the last one when all pauses are over.
+        assert each.first < CHUNKS * PAUSE_SECONDS <= each.latency
+    assert len(seen.transits) == 3 * (CHUNKS + 1)
+    assert min(seen.transits) > 0
