@@ -18,7 +18,6 @@ from pathlib import Path
 import psutil
 import redis
 
-from tests.bench.chain import upstream
 from tests.bench.load import LoadResult
 from tests.bench.measure import Machine, cpu_seconds, generate_load
 from tests.bench.peers_gateway import gateway
@@ -27,6 +26,7 @@ from tests.bench.peers_litellm import litellm
 from tests.bench.peers_ratelimit import ratelimit
 from tests.bench.peers_rig import CHUNKS, LOW_LIMIT, Order, Peer, Start
 from tests.bench.peers_table import table
+from tests.bench.systems import upstream
 
 CONNECTIONS, STREAM_CONNECTIONS = 32, 8
 _DEFAULT_SECONDS = 7.0

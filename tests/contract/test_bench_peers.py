@@ -15,7 +15,6 @@ import pytest
 
 from extproc.demo.envoy_binary import envoy_command
 from extproc.demo.fake_provider import FakeProvider
-from tests.bench.chain import upstream
 from tests.bench.load import ResponseReader
 from tests.bench.peers import (
     PEERS,
@@ -32,6 +31,7 @@ from tests.bench.peers_litellm import litellm_config
 from tests.bench.peers_ratelimit import limits_config, ratelimit_envoy_config
 from tests.bench.peers_rig import CHUNKS, HIGH_RPM, LOW_LIMIT, Order, Peer, front, front_config
 from tests.bench.peers_table import table
+from tests.bench.systems import upstream
 from tests.bench.traffic import chat_body
 
 # An answer that comes too early takes about a millisecond.
