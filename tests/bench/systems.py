@@ -107,6 +107,15 @@ def upstream(directory: Path) -> Iterator[str]:
         "response_headers_to_add": [{**json_type, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}],
     }
     host["routes"] = [streams, at_once]
+    # An Envoy that answers before the body is there closes the connection.
+    wait_for_body = {
+        "name": "envoy.filters.http.buffer",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
+            "max_request_bytes": 16_777_216,
+        },
+    }
+    _manager(config)["http_filters"].insert(0, wait_for_body)
     command = [sys.executable, "-m", "tests.bench.stream_provider", "--port", str(port)]
     with (
         running("provider", command, directory),
