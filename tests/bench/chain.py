@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.bench.large_prompt import LargePrompts, measure_large_prompts
 from tests.bench.latency import HALF, LEVELS, MOST_PASSES, Level, measure_level
 from tests.bench.load import LoadResult
-from tests.bench.measure import Sample, measure
+from tests.bench.measure import Sample, measure, settle
 from tests.bench.rounds import (
     JSON,
     KINDS,
@@ -101,6 +101,7 @@ class ChainBench:
                     three = {"bare": without, "empty": empties[profile], "ours": mine[profile]}
                     self._measure(kind, profile, three)
             self._say("one client")
+            settle()
             seconds = self._seconds * _SINGLE_SHARE
             chain.single = measure(
                 mine["inline"], JSON.request, directory, connections=1, seconds=seconds

@@ -149,6 +149,11 @@ def _snapshot(system: System) -> _Snapshot:
     )
 
 
+def settle() -> None:
+    """Wait for what belongs to requests that have ended: it is none of the next ones' cost."""
+    time.sleep(_SETTLE_SECONDS)
+
+
 def measure(
     system: System, request: bytes, directory: Path, *, connections: int, seconds: float
 ) -> Sample:
@@ -165,7 +170,7 @@ def measure_during(system: System, load: Callable[[], LoadResult]) -> Sample:
     """The same for any load."""
     before = _snapshot(system)
     result = load()
-    time.sleep(_SETTLE_SECONDS)
+    settle()
     after = _snapshot(system)
     count = result.requests
     python_us = scripts = reads = None

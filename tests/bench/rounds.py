@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.bench.load import LoadResult, percentile
-from tests.bench.measure import Sample, generate_load, measure, measure_during
+from tests.bench.measure import Sample, generate_load, measure, measure_during, settle
 from tests.bench.steady import Seen
 from tests.bench.steady_process import measure_steady
 from tests.bench.systems import SERVICE, System
@@ -63,6 +63,7 @@ def measure_rounds(
     names = list(systems)
     for system in systems.values() if rounds > 1 else ():  # warm-up
         _load(system, kind, directory, connections=kind.connections, seconds=seconds / 2)
+    settle()
     for number in range(rounds):
         at = number % len(names)
         for name in names[at:] + names[:at]:
