@@ -71,7 +71,7 @@ bench: install ## Measure tokenweir against an empty server and bare Envoy, in o
 
 bench-peers: install ## Install what others run instead, and measure it in the same way.
 	$(BIN)/python -m tests.bench.peers_install
-	$(BIN)/python -m tests.bench.peers
+	$(BIN)/python -m tests.bench --peers
 
 includes: install ## Write the includes in envoy/ again from the code.
 	$(BIN)/python -m extproc.envoyconfig.write_includes

@@ -8,6 +8,7 @@ runs. Entries of requests that admission never saw are counted (see ``unseen``).
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 import grpc
 from envoy.data.accesslog.v3.accesslog_pb2 import (
@@ -28,6 +29,7 @@ from extproc.core.renewals import Renewals
 from extproc.core.reservations import Outcome, Source
 from extproc.core.settler import Settler
 from extproc.envoy_io.attributes import VIA_UPSTREAM, namespace_fields, read_handle
+from extproc.envoy_io.held_endings import HOLD_SECONDS, HeldEndings
 from extproc.envoy_io.identity import IdentitySource, identify
 from extproc.envoy_io.native import Native
 from extproc.envoy_io.provider_reports import report_answer, report_silence
@@ -154,7 +156,9 @@ class Ending:
         stopping: asyncio.Event,
         metered: Metered | None = None,
         native: Native | None = None,
+        hold_seconds: float = HOLD_SECONDS,
     ) -> None:
+        self._held = HeldEndings(hold_seconds)
         self._metered = metered or Metered()
         self._native = native or Native()
         self._settler = settler
@@ -181,6 +185,10 @@ class Ending:
         finally:
             stop.cancel()
 
+    def flush(self) -> None:
+        """The server has stopped: nobody's word is waited for any longer."""
+        self._held.flush()
+
     def on_entry(self, entry: HTTPAccessLogEntry) -> None:
         """Settle or classify one ended request, renew one that still runs; never awaits."""
         common = entry.common_properties
@@ -198,10 +206,12 @@ class Ending:
         if handle is None:
             self._on_entry_without_handle(entry)
             return
-        if handle.profile == "observe" and self._metered.take(handle.reservation_id):
-            self._telemetry.ended("metered")
+        if handle.profile == "observe" and self._is_metered(handle):
             return
         outcome, undelivered = outcome_of(entry), is_undelivered(entry)
+        if handle.profile == "observe" and outcome is Outcome.COMPLETE_ESTIMATED:
+            self._held.hold(partial(self._settle_unless_metered, handle, outcome))
+            return
         if handle.profile == "native":
             end = self._native.settlement(handle, outcome, entry, undelivered=undelivered)
         else:
@@ -209,6 +219,18 @@ class Ending:
         self._telemetry.ended(end.outcome.value)
         self._settler.submit(end)
         self._report(handle, entry, end.outcome)
+
+    def _is_metered(self, handle: Handle) -> bool:
+        is_metered = self._metered.take(handle.reservation_id)
+        if is_metered:
+            self._telemetry.ended("metered")
+        return is_metered
+
+    def _settle_unless_metered(self, handle: Handle, outcome: Outcome) -> None:
+        """Of a whole answer whose copies had time to come."""
+        if not self._is_metered(handle):
+            self._telemetry.ended(outcome.value)
+            self._settler.submit(settle_ending(handle, outcome))
 
     def _report(self, handle: Handle, entry: HTTPAccessLogEntry, outcome: Outcome) -> None:
         """What the provider failed at, where metering does not say it."""

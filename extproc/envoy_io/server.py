@@ -193,6 +193,7 @@ class GrpcServer:
             telemetry=self._telemetry,
         )
         self._server.add_generic_rpc_handlers((self._processor,))
+        self._ending = ending
         als_pb2_grpc.add_AccessLogServiceServicer_to_server(
             _AccessLog(ending, self._telemetry), self._server
         )
@@ -243,3 +244,4 @@ class GrpcServer:
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
         on_drained()
         await stopping
+        self._ending.flush()

@@ -53,7 +53,7 @@ def total(end: Settlement) -> int:
 class Bench:
     """Metering and ending of one server that share what was metered."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hold_seconds: float = 0) -> None:
         self.store = RecordingStore()
         telemetry = self.telemetry = RecordingTelemetry()
         self.settler = Settler(self.store, telemetry)
@@ -68,6 +68,7 @@ class Bench:
             identity=(),
             stopping=asyncio.Event(),
             metered=metered,
+            hold_seconds=hold_seconds,
         )
 
     async def ends(self) -> list[Settlement]:
@@ -92,6 +93,33 @@ async def test_an_answer_whose_copies_never_came_is_settled_by_its_entry() -> No
     bench.ending.on_entry(entry(handle=OBSERVED))
     (end,) = await bench.ends()
     assert (end.knowledge, end.outcome) == (Knowledge.GUESSED, Outcome.COMPLETE_ESTIMATED)
+
+
+async def test_an_entry_that_comes_before_the_copies_waits_for_them() -> None:
+    bench = Bench(hold_seconds=0.05)
+    bench.ending.on_entry(entry(handle=OBSERVED))
+    await bench.metering.observe(
+        MemoryContext([headers(handle=OBSERVED), body(USAGE), body(DONE, end=True)])
+    )
+    async with asyncio.timeout(5):
+        while "ended metered" not in bench.telemetry.lines:
+            await asyncio.sleep(0.005)
+    (end,) = await bench.ends()
+    assert end.knowledge is Knowledge.KNOWN
+
+
+async def test_what_waits_is_settled_when_its_time_is_over_or_the_server_stops() -> None:
+    bench = Bench(hold_seconds=0.02)
+    bench.ending.on_entry(entry(handle=OBSERVED))
+    assert await bench.ends() == []
+    async with asyncio.timeout(5):
+        while not await bench.ends():
+            await asyncio.sleep(0.005)
+    bench = Bench(hold_seconds=60)
+    bench.ending.on_entry(entry(handle=OBSERVED))
+    bench.ending.flush()
+    (end,) = await bench.ends()
+    assert end.knowledge is Knowledge.GUESSED
 
 
 async def test_copies_that_stop_settle_what_was_seen() -> None:
