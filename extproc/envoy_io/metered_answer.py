@@ -61,6 +61,8 @@ MOST_SECONDS = 10.0
 # Half of Envoy's patience with one message (``message_timeout`` as we set it). When a stream is
 # dropped later than this in a chunk, it may have been Envoy that left, not the client.
 _LATE_SECONDS = 1.0
+# Stands for the reply that only reading in turns can give.
+TAKES_LONG = pb.ProcessingResponse()
 _READ_HEADERS = _PROVIDER_HEADERS | {":status", "content-type", "content-encoding"}
 
 
@@ -102,36 +104,45 @@ class MeteredAnswer:
         """The reservation that was settled here; None when that is left to the ending."""
         return self._handle.reservation_id if self._settled and self._handle is not None else None
 
-    def is_long(self, message: pb.ProcessingRequest) -> bool:
-        """Whether it is a chunk whose reading may take more than a few ms."""
-        if self._reader is None or message.WhichOneof("request") != "response_body":
-            return False
-        return not self._reader.is_short(message.response_body.body)
-
     async def on_long_body(self, body: pb.HttpBody) -> pb.ProcessingResponse:
         """The reply to such a chunk, whose reading gives way to everything else."""
         assert self._reader is not None
-        self._stop_hiding_in_time()
+        if self._is_stopping():
+            # We may be cut before the next chunk: let no byte depend on us any longer.
+            self._reader.stop_hiding()
         self._steps_since = time.perf_counter()
         self._is_last = body.end_of_stream
         self._steps = self._reader.steps(body.body, end=body.end_of_stream)
         replacement = await self._turns.run(self._steps, self._spent)
         self._steps = None
-        return self._on_read(body, replacement)
+        return self._on_read(replacement, is_last=self._is_last)
 
     def on_message(self, message: pb.ProcessingRequest) -> pb.ProcessingResponse | None:
-        """The reply to one message; None when there is nothing for us in this answer."""
+        """The reply to one message; None when there is nothing for us in this answer, TAKES_LONG
+        for a chunk whose reading may take more than a few ms: see ``on_long_body``."""
         kind = message.WhichOneof("request")
+        reader = self._reader
+        if kind == "response_body" and reader is not None:
+            # Every token of a stream comes this way.
+            body = message.response_body
+            data: bytes = body.body
+            if not reader.is_short(data):
+                return TAKES_LONG
+            if self._is_stopping():
+                reader.stop_hiding()
+            is_last: bool = body.end_of_stream
+            replacement = reader.feed(data, end=is_last)
+            if replacement is None and not is_last:
+                return CONTINUE_RESPONSE_BODY
+            return self._on_read(replacement, is_last=is_last)
         if kind == "response_headers":
             return self._on_headers(message)
         if self._error is not None:
             return self._on_error_body(message, self._error)
-        if self._reader is None:
+        if reader is None:
             return None
-        if kind == "response_body":
-            return self._on_body(message.response_body)
         if kind == "response_trailers":
-            self._reader.feed(b"", end=True)
+            reader.feed(b"", end=True)
             self._settle(ended=True)
             return METERED_RESPONSE_TRAILERS
         return None
@@ -218,21 +229,10 @@ class MeteredAnswer:
             value=value,
         )
 
-    def _on_body(self, body: pb.HttpBody) -> pb.ProcessingResponse:
-        assert self._reader is not None
-        self._stop_hiding_in_time()
-        return self._on_read(body, self._reader.feed(body.body, end=body.end_of_stream))
-
-    def _stop_hiding_in_time(self) -> None:
-        if self._is_stopping():
-            # We may be cut before the next chunk: let no byte depend on us any longer.
-            assert self._reader is not None
-            self._reader.stop_hiding()
-
-    def _on_read(self, body: pb.HttpBody, replacement: bytes | None) -> pb.ProcessingResponse:
-        if body.end_of_stream:
+    def _on_read(self, replacement: bytes | None, *, is_last: bool) -> pb.ProcessingResponse:
+        if is_last:
             self._settle(ended=True)
-        return body_reply(replacement, metered=body.end_of_stream)
+        return body_reply(replacement, metered=is_last)
 
     def _spent(self, seconds: float) -> None:
         assert self._reader is not None
@@ -267,12 +267,15 @@ class MeteredAnswer:
 
     def _facts(self, *, ended: bool) -> AnswerFacts:
         assert self._reader is not None
+        usage, finished = self._reader.usage, self._reader.complete
+        # Where the provider has said it all, nobody asks for our count.
+        is_told = usage.is_known and finished and not self._reader.error
         return AnswerFacts(
-            usage=self._reader.usage,
-            counted_output_tokens=self._reader.counted_output_tokens(),
+            usage=usage,
+            counted_output_tokens=0 if is_told else self._reader.counted_output_tokens(),
             saw_output=self._reader.saw_output,
             ended=ended,
-            finished=self._reader.complete,
+            finished=finished,
             error=self._reader.error,
             unread=self._reader.unread,
         )

@@ -20,7 +20,7 @@ from extproc.core.learned_factors import LearnedFactors
 from extproc.core.metered import Metered
 from extproc.core.ports import Telemetry
 from extproc.core.settler import Settler
-from extproc.envoy_io.metered_answer import MeteredAnswer
+from extproc.envoy_io.metered_answer import TAKES_LONG, MeteredAnswer
 from extproc.envoy_io.turns import Turns
 
 
@@ -53,9 +53,11 @@ class Metering:
                 message: pb.ProcessingRequest = await context.read()
                 if message is grpc.aio.EOF:
                     return
-                reply = await _reply_of(answer, message)
+                reply = answer.on_message(message)
                 if reply is None:
                     return
+                if reply is TAKES_LONG:
+                    reply = await answer.on_long_body(message.response_body)
                 await context.write(reply)
         finally:
             answer.close()
@@ -67,8 +69,13 @@ class Metering:
         try:
             while not answer.done:
                 message: pb.ProcessingRequest = await context.read()
-                if message is grpc.aio.EOF or await _reply_of(answer, message) is None:
+                if message is grpc.aio.EOF:
                     return
+                reply = answer.on_message(message)
+                if reply is None:
+                    return
+                if reply is TAKES_LONG:
+                    await answer.on_long_body(message.response_body)
         finally:
             # Envoy keeps this stream until we return, or for as long as the include says.
             answer.close()
@@ -85,12 +92,3 @@ class Metering:
             turns=self._turns,
             executor=self._executor,
         )
-
-
-async def _reply_of(
-    answer: MeteredAnswer, message: pb.ProcessingRequest
-) -> pb.ProcessingResponse | None:
-    """Only what may take long awaits anything."""
-    if answer.is_long(message):
-        return await answer.on_long_body(message.response_body)
-    return answer.on_message(message)
