@@ -3,6 +3,7 @@
 import random
 import string
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -165,3 +166,30 @@ def test_a_fast_counter_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPat
 
 def test_warm_up_uses_the_fast_counter() -> None:
     assert warm_up() == {"o200k_base": "toktok", "cl100k_base": "toktok"}
+
+
+def test_only_the_default_is_loaded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one's tokens are the default's until a thread has loaded it; nothing of that stays
+    in the cache."""
+    text = "汉字测试文本长" * 60
+    right = count_tokens(text, "cl100k_base")
+    monkeypatch.setattr(tokens, "_counters", {})
+    monkeypatch.setattr(tokens, "_cache", tokens.CountCache())
+    monkeypatch.setattr(tokens, "_busy_thread", None)
+    tokens.warm_up_default()
+    assert list(tokens._counters) == ["o200k_base"]
+    assert not tokens.are_loaded()
+    assert count_tokens(text, "cl100k_base") == count_tokens(text, "o200k_base") != right
+    deadline = time.monotonic() + 30
+    while not tokens.are_loaded():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert count_tokens(text, "cl100k_base") == right
+
+
+def test_another_thread_loads_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_counters", {})
+    monkeypatch.setattr(tokens, "_busy_thread", None)
+    tokens.warm_up_default()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(count_tokens, "汉字测试文本长" * 20, "cl100k_base").result() == 140
