@@ -5,6 +5,7 @@ import gc
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -51,7 +52,7 @@ log = logging.getLogger("tokenweir.app")
 
 _READY_PAUSE_SECONDS = 0.1
 _COUNTING_THREADS = 2
-# How far metrics are behind; a process that is killed loses so much of them.
+# How far metrics are behind, but for the process that is asked; one that is killed loses so much.
 _METRICS_SECONDS = 0.1
 # How long a thread that runs Python keeps the others waiting. With Python's own 5 ms, and several
 # changes of threads a message, one body that is counted in its thread would delay all requests.
@@ -299,32 +300,45 @@ async def work(settings: Settings) -> None:
 
 
 def _metrics_in_batches(address: str, metrics: Metrics) -> Callable[[], None]:
-    """As ``_listen_metrics``; from now on metrics are written now and then instead of with every
-    change."""
-    stop_listening = _listen_metrics(address, metrics)
+    """As ``_listen_metrics``; from now on metrics are written now and then, and before this process
+    is asked for them, instead of with every change."""
+    loop = asyncio.get_running_loop()
+
+    def flush() -> None:
+        try:
+            metrics.buffer.flush()
+        except Exception:  # a full disk, say: no reason to count nothing ever after
+            log.exception("metrics could not be written")
+
+    def flush_and_wait() -> None:
+        flushed = threading.Event()
+        loop.call_soon_threadsafe(flush)
+        loop.call_soon_threadsafe(flushed.set)
+        flushed.wait(_METRICS_SECONDS)
+
+    stop_listening = _listen_metrics(address, metrics, before=flush_and_wait)
     metrics.buffer.delay()
 
     async def write() -> None:
         while True:
             await asyncio.sleep(_METRICS_SECONDS)
-            try:
-                metrics.buffer.flush()
-            except Exception:  # a full disk, say: no reason to count nothing ever after
-                log.exception("metrics could not be written")
+            flush()
 
     writing = asyncio.create_task(write())
 
     def stop() -> None:
         writing.cancel()
-        metrics.buffer.flush()
+        flush()
         stop_listening()
 
     return stop
 
 
-def _listen_metrics(address: str, metrics: Metrics) -> Callable[[], None]:
+def _listen_metrics(
+    address: str, metrics: Metrics, *, before: Callable[[], None] | None = None
+) -> Callable[[], None]:
     try:
-        return start_metrics_server(address, metrics)
+        return start_metrics_server(address, metrics, before=before)
     except OSError as error:
         raise SettingsError("server.metrics_listen", f"{address}: {error}") from error
 

