@@ -56,7 +56,6 @@ from extproc.envoy_io.verdict_errors import error_of, service_error
 from extproc.providers.input_correction import corrected_input
 from extproc.providers.registry import read_request
 from extproc.providers.requests import ReadLimits, RequestFacts, Unmetered
-from extproc.providers.tokens import DEFAULT_ENCODING, are_loaded
 
 log = logging.getLogger("tokenweir.admission")
 
@@ -226,14 +225,7 @@ class Admission:
         try:
             # A compressed body is small only before it is read.
             if not content_encoding and len(body) <= self._policy.count_inline_max_bytes:
-                all_loaded = are_loaded()
-                found = read()
-                facts = found[0]
-                if all_loaded or isinstance(facts, Unmetered):
-                    return found
-                if facts.encoding in ("", DEFAULT_ENCODING):
-                    return found
-                # Its vocabulary is loaded first, which takes a moment, but not here.
+                return read()
             return await asyncio.get_running_loop().run_in_executor(self._executor, read)
         except RequestError as error:
             if error.status == _UNREADABLE and self._policy.allows_unmetered:

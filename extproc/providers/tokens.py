@@ -75,9 +75,9 @@ def warm_up() -> dict[str, str]:
 
 
 def warm_up_default() -> None:
-    """Load the encoding of most models now. The others (50 MB each) are loaded when a model needs
-    them, never in the thread that calls this: it gets the default's counts meanwhile, and can ask
-    ``are_loaded``. toktok lets other threads run while it loads; tiktoken does not, so with it all
+    """Load the encoding of most models now. The others (50 MB each) are loaded by a thread when a
+    model needs one; the thread that calls this never waits for it, and gets the default's counts
+    for that moment. toktok lets other threads run while it loads; tiktoken does not, so with it all
     is loaded now."""
     global _busy_thread  # noqa: PLW0603 - set once at start
     counter = _counter(DEFAULT_ENCODING)
@@ -85,11 +85,6 @@ def warm_up_default() -> None:
         warm_up()
     else:
         _busy_thread = threading.get_ident()
-
-
-def are_loaded() -> bool:
-    """Whether every encoding's counts are its own, also in the thread that must not load any."""
-    return _busy_thread is None or len(_counters) == len(ENCODING_NAMES)
 
 
 class TiktokenCounter:

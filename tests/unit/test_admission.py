@@ -24,7 +24,6 @@ from extproc.core.reservations import (
     State,
 )
 from extproc.envoy_io.admission import UnexpectedMessageError
-from extproc.providers import tokens
 from extproc.providers.formats import BUILT_IN
 from extproc.providers.formats.openai_chat import OPENAI_CHAT
 from extproc.providers.registry import Routes, use_routes
@@ -261,19 +260,3 @@ async def test_a_lone_surrogate_in_a_message_does_not_break_the_answer() -> None
     reply = await Bench().ask(message(body))
     assert reply.WhichOneof("response") == "request_body"
     reply.SerializeToString()
-
-
-async def test_a_model_of_an_encoding_that_is_not_loaded_is_counted_by_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    body = {
-        **CHAT,
-        "model": "gpt-4",
-        "messages": [{"role": "user", "content": "汉字测试文本长" * 60}],
-    }
-    right = handle_in(await Bench().ask(message(body))).input_tokens
-    monkeypatch.setattr(tokens, "_counters", {})
-    monkeypatch.setattr(tokens, "_cache", tokens.CountCache())
-    monkeypatch.setattr(tokens, "_busy_thread", None)
-    tokens.warm_up_default()
-    assert handle_in(await Bench().ask(message(body))).input_tokens == right
