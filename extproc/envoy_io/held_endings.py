@@ -41,10 +41,13 @@ class HeldEndings:
             self._held.popleft()[1]()
 
     def _look(self) -> None:
-        now = time.monotonic()
-        while self._held and self._held[0][0] <= now:
-            self._held.popleft()[1]()
         self._timer = None
-        if self._held:
-            left = max(0.0, self._held[0][0] - now)
-            self._timer = asyncio.get_running_loop().call_later(left, self._look)
+        now = time.monotonic()
+        try:
+            while self._held and self._held[0][0] <= now:
+                self._held.popleft()[1]()
+        finally:
+            # Whatever an action did, the others have their time.
+            if self._held:
+                left = max(0.0, self._held[0][0] - now)
+                self._timer = asyncio.get_running_loop().call_later(left, self._look)

@@ -2,6 +2,7 @@
 time of ours goes. For work on the hot path; `make bench` is the whole table."""
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+from tests.bench.flame import draw_flame
 from tests.bench.measure import Sample, generate_load, measure
 from tests.bench.systems import PROFILES, SERVICE, System, empty, ours, upstream
 from tests.bench.traffic import STREAM_SCRIPT, chat_body, raw_request
@@ -31,12 +33,12 @@ def _line(sample: Sample) -> str:
 
 
 def _spy(system: System, request: bytes, directory: Path, *, connections: int, to: Path) -> None:
-    """Record ours under load. ``to``: a flame graph (.svg), or py-spy's folded stacks."""
-    seconds = 8
-    kind = "flamegraph" if to.suffix == ".svg" else "raw"
-    command = ["py-spy", "record", "--pid", str(system.python_pid), "--duration", str(seconds)]
-    command += ["--format", kind, "--output", str(to), "--rate", "250"]
-    command[0] = str(Path(sys.executable).parent / "py-spy")
+    """Record ours under load, who holds the interpreter's lock. ``to``: a flame graph (.png), or
+    py-spy's folded stacks."""
+    seconds, stacks = 8, directory / "stacks.txt"
+    command = [str(Path(sys.executable).parent / "py-spy"), "record", "--gil", "--nonblocking"]
+    command += ["--pid", str(system.python_pid), "--duration", str(seconds), "--rate", "250"]
+    command += ["--format", "raw", "--output", str(stacks)]
     with subprocess.Popen(command) as spy:
         generate_load(
             system.port,
@@ -46,6 +48,10 @@ def _spy(system: System, request: bytes, directory: Path, *, connections: int, t
             seconds=seconds + _SPY_SLACK_SECONDS,
         )
         spy.wait()
+    if to.suffix == ".png":
+        draw_flame(stacks.read_text(), to, title=f"tokenweir serve, {system.name}")
+    else:
+        shutil.copy(stacks, to)
 
 
 def main() -> int:
@@ -56,7 +62,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.5, help="of one round of one system")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--connections", type=int)
-    parser.add_argument("--spy", type=Path, help="record ours with py-spy: FILE.svg or FILE.txt")
+    parser.add_argument("--spy", type=Path, help="record ours with py-spy: FILE.png or FILE.txt")
     args = parser.parse_args()
     connections = args.connections or (STREAM_CONNECTIONS if args.stream else CONNECTIONS)
     request = raw_request(
