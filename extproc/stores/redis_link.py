@@ -189,6 +189,8 @@ class RedisLink(asyncio.Protocol):
         """Redis has closed; ``connection_lost`` follows."""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return  # one that was dropped: TLS may have been about to say this when it was
         self._transport = self._writer = None
         self._break(exc or ConnectionError("Redis closed the connection"))
 

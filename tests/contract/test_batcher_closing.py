@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from extproc.core.errors import StoreUnavailableError
 from extproc.stores.batcher import RedisBatcher
-from tests.support.tcp import tcp_server
+from tests.support.tcp import silent, tcp_server
 
 # Its clients have little patience.
 pytestmark = pytest.mark.alone
@@ -31,3 +32,19 @@ async def test_a_call_in_the_turn_in_which_redis_closes_is_answered(turns: int) 
         async with asyncio.timeout(5):
             await ask_twice()
             await batcher.close()
+
+
+async def test_closing_ends_though_those_who_still_waited_have_left() -> None:
+    async with tcp_server(silent) as port:
+        url = f"redis://127.0.0.1:{port}/0"
+        batcher = RedisBatcher(url=url, timeout_ms=200, max_connections=1)
+        sent = asyncio.create_task(batcher.ping())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # its batch is under way
+        waiting = asyncio.create_task(batcher.ping())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        async with asyncio.timeout(5):
+            await batcher.close()
+        with pytest.raises(StoreUnavailableError):
+            await sent
