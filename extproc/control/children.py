@@ -31,10 +31,10 @@ class Buffer:
         self.delays = True
 
     def flush(self) -> None:
-        """Write what has changed."""
-        changed, self.changed = self.changed, []
-        for child in changed:
-            child.flush()
+        """Write what has changed. What comes after one that cannot be written waits for the next
+        flush."""
+        while self.changed:
+            self.changed.pop().flush()
 
 
 class Count:
@@ -106,12 +106,13 @@ class Observations:
     def flush(self) -> None:
         # The library offers no way to observe many at once.
         child = self._child
+        self._is_new = False
         child._sum.inc(self._sum)
+        self._sum = 0.0
         for number, count in enumerate(self._counts):
             if count:
                 child._buckets[number].inc(count)
                 self._counts[number] = 0
-        self._sum, self._is_new = 0.0, False
 
 
 M = TypeVar("M", Counter, Gauge, Histogram)

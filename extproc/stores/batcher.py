@@ -157,6 +157,7 @@ class RedisBatcher:
                 link = self._idle.pop() if self._idle else self._new_link()
                 self._busy.add(link)
                 link.start(calls)
+        self._tell_if_all_free()
 
     def _new_link(self) -> RedisLink:
         return RedisLink(
@@ -185,7 +186,11 @@ class RedisBatcher:
             # Not at once: who is answered now may have more to ask, which then travels along.
             self._flush_is_due = True
             asyncio.get_running_loop().call_soon(self._flush)
-        elif not self._busy and self._all_free is not None and not self._all_free.done():
+        else:
+            self._tell_if_all_free()
+
+    def _tell_if_all_free(self) -> None:
+        if not self._busy and self._all_free is not None and not self._all_free.done():
             self._all_free.set_result(None)
 
     def _drop_idle(self) -> None:

@@ -89,6 +89,8 @@ class RedisLink(asyncio.Protocol):
             # One timer for many batches: it looks at the deadline of the one that it meets.
             self._timer = loop.call_at(self._deadline, self._look_at_the_clock)
         if self._transport is None or self._transport.is_closing():
+            # The end of the old connection, if it is still to be told, is no end of the new one.
+            self._drop()
             self._opening = loop.create_task(self._open())
         else:
             self._write()
@@ -187,6 +189,8 @@ class RedisLink(asyncio.Protocol):
         """Redis has closed; ``connection_lost`` follows."""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return  # one that was dropped: TLS may have been about to say this when it was
         self._transport = self._writer = None
         self._break(exc or ConnectionError("Redis closed the connection"))
 
