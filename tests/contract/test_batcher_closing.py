@@ -48,3 +48,17 @@ async def test_closing_ends_though_those_who_still_waited_have_left() -> None:
             await batcher.close()
         with pytest.raises(StoreUnavailableError):
             await sent
+
+
+async def test_an_opening_that_is_cancelled_at_once_answers_its_calls() -> None:
+    async with tcp_server(silent) as port:
+        batcher = RedisBatcher(url=f"redis://127.0.0.1:{port}/0", timeout_ms=60_000)
+        asked = asyncio.create_task(batcher.ping())
+        await asyncio.sleep(0)
+        batcher._flush()
+        (link,) = batcher._busy
+        link.close()
+        async with asyncio.timeout(5):
+            with pytest.raises(StoreUnavailableError, match="stopped"):
+                await asked
+            await batcher.close()

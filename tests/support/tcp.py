@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -46,8 +47,11 @@ class Losing:
 
 
 @asynccontextmanager
-async def tcp_server(handler: Handler) -> AsyncIterator[int]:
-    """Serve ``handler`` on a free port, which is given; every connection is closed at its end."""
+async def tcp_server(
+    handler: Handler, *, context: ssl.SSLContext | None = None, path: str = ""
+) -> AsyncIterator[int]:
+    """Serve ``handler`` on a free port, which is given (or on the Unix socket ``path``); every
+    connection is closed at its end."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -60,9 +64,12 @@ async def tcp_server(handler: Handler) -> AsyncIterator[int]:
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.create_task(handle(reader, writer)))
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    if path:
+        server = await asyncio.start_unix_server(connected, path)
+    else:
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context)
     try:
-        yield int(server.sockets[0].getsockname()[1])
+        yield 0 if path else int(server.sockets[0].getsockname()[1])
     finally:
         server.close()
         if tasks:
