@@ -1,6 +1,7 @@
 """What a process holds, as gauges: looked at every few seconds, so that requests pay nothing."""
 
 import asyncio
+import os
 import sys
 from typing import Protocol
 
@@ -55,5 +56,6 @@ class Vitals:
 
 
 def forget_gauges(pid: int) -> None:
-    """What a process held went with it. For those that share a metrics directory."""
-    mark_process_dead(pid)  # type: ignore[no-untyped-call]
+    """What a process held went with it. Nothing to do where none shares a metrics directory."""
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        mark_process_dead(pid)  # type: ignore[no-untyped-call]
