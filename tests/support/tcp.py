@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
@@ -46,7 +47,7 @@ class Losing:
 
 
 @asynccontextmanager
-async def tcp_server(handler: Handler) -> AsyncIterator[int]:
+async def tcp_server(handler: Handler, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve ``handler`` on a free port, which is given; every connection is closed at its end."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -60,7 +61,7 @@ async def tcp_server(handler: Handler) -> AsyncIterator[int]:
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.create_task(handle(reader, writer)))
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
     try:
         yield int(server.sockets[0].getsockname()[1])
     finally:
