@@ -92,6 +92,7 @@ class RedisLink(asyncio.Protocol):
             # The end of the old connection, if it is still to be told, is no end of the new one.
             self._drop()
             self._opening = loop.create_task(self._open())
+            self._opening.add_done_callback(self._opened)
         else:
             self._write()
 
@@ -134,6 +135,11 @@ class RedisLink(asyncio.Protocol):
             errors="surrogateescape",
         )
         self._write()
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        if self._opening is opening:  # cancelled before its first step: it has told nobody
+            self._opening = None
+            self._end(StoreUnavailableError("redis", "stopped", transient=False))
 
     def _write(self) -> None:
         assert self._transport is not None

@@ -1,12 +1,15 @@
 """RedisBatcher while connections are being closed, by Redis or by itself."""
 
 import asyncio
+import socket
+from collections import deque
 from pathlib import Path
 
 import pytest
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.stores.batcher import RedisBatcher
+from extproc.stores.redis_link import Call, RedisLink, pack
 from tests.support.tcp import silent, tcp_server
 from tests.support.tls import server_tls
 
@@ -59,3 +62,25 @@ async def test_closing_ends_though_those_who_still_waited_have_left() -> None:
             await batcher.close()
         with pytest.raises(StoreUnavailableError):
             await sent
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_link_that_is_closed_while_it_opens_answers(turns: int) -> None:
+    freed: list[RedisLink] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        batcher = RedisBatcher(url=f"redis://127.0.0.1:{server.getsockname()[1]}/0")
+        link = RedisLink(
+            batcher._make_connection, timeout=5, on_free=freed.append, on_moved=lambda: None
+        )
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        packed = pack(("PING",), asking=False)
+        link.start(deque([Call(("PING",), packed, loop.time(), future)]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        link.close()
+        async with asyncio.timeout(5):
+            with pytest.raises(StoreUnavailableError):
+                await future
+        assert freed == [link]
+        await asyncio.sleep(0)  # for the transport, which closes in the loop's next turn
