@@ -35,7 +35,7 @@ from extproc.envoy_io.server import GrpcServer
 from extproc.jobs.factor_exchange import FactorExchange
 from extproc.jobs.reaper import Reaper
 from extproc.providers.registry import load_extensions
-from extproc.providers.tokens import warm_up, warm_up_default
+from extproc.providers.tokens import warm_up
 from extproc.settings import HeaderSource, Settings
 from extproc.settings import IdentitySource as SourceSettings
 from extproc.stores.client import RedisClient, open_client
@@ -183,8 +183,7 @@ async def serve(settings: Settings) -> None:
     drained = asyncio.Event()
     metrics = Metrics()
     load_extensions()
-    # Strict mode counts on it that an estimate is not too small.
-    (warm_up if settings.admission.estimate == "strict" else warm_up_default)()
+    warm_up()
     executor = ThreadPoolExecutor(_COUNTING_THREADS, thread_name_prefix="count")
     database = open_database(settings)
     redis = open_redis(settings)

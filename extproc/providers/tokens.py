@@ -59,32 +59,19 @@ def count_tokens(text: str, encoding: str = DEFAULT_ENCODING) -> int:
     length = len(text)
     if length == 0:
         return 0
-    name = _name(encoding)
+    name: EncodingName = "cl100k_base" if encoding == "cl100k_base" else "o200k_base"
     if _CACHED_FROM <= length <= _CACHED_TO:
         return _cache.count(name, text)
     return _counter(name)(text)
 
 
-def _name(encoding: str) -> EncodingName:
-    return "cl100k_base" if encoding == "cl100k_base" else DEFAULT_ENCODING
-
-
 def warm_up() -> dict[str, str]:
-    """Load all encodings now (0.5 to 1 s). Returns encoding -> the library that counts it."""
+    """Load all encodings now (0.5 to 1 s). Returns encoding -> the library that counts it.
+
+    Not at first use, and not in a thread: both libraries hold the GIL for as long as it takes to
+    load one (toktok 0.3 s), and every call to Redis that is under way then times out.
+    """
     return {name: getattr(_counter(name), "library", "tiktoken") for name in ENCODING_NAMES}
-
-
-def warm_up_default() -> None:
-    """Load the encoding of most models now. The others (50 MB each) are loaded by a thread when a
-    model needs one; the thread that calls this never waits for it, and gets the default's counts
-    for that moment. toktok lets other threads run while it loads; tiktoken does not, so with it all
-    is loaded now."""
-    global _busy_thread  # noqa: PLW0603 - set once at start
-    counter = _counter(DEFAULT_ENCODING)
-    if isinstance(counter, TiktokenCounter):
-        warm_up()
-    else:
-        _busy_thread = threading.get_ident()
 
 
 class TiktokenCounter:
@@ -175,26 +162,15 @@ def pieces_of(text: str, limit: int) -> list[str]:
 
 _counters: dict[EncodingName, TiktokenCounter | ToktokCounter] = {}
 _loading = threading.Lock()
-# The thread of the event loop, which must not wait for a vocabulary.
-_busy_thread: int | None = None
 
 
 def _counter(name: EncodingName) -> TiktokenCounter | ToktokCounter:
     counter = _counters.get(name)
-    if counter is not None:
-        return counter
-    if threading.get_ident() == _busy_thread and DEFAULT_ENCODING in _counters:
-        if not _loading.locked():
-            threading.Thread(target=_loaded, args=(name,), daemon=True).start()
-        return _counters[DEFAULT_ENCODING]
-    return _loaded(name)
-
-
-def _loaded(name: EncodingName) -> TiktokenCounter | ToktokCounter:
-    with _loading:
-        counter = _counters.get(name)
-        if counter is None:
-            counter = _counters[name] = _load(name)
+    if counter is None:
+        with _loading:
+            counter = _counters.get(name)
+            if counter is None:
+                counter = _counters[name] = _load(name)
     return counter
 
 
@@ -230,10 +206,7 @@ class CountCache:
             if known is not None:
                 self._counts.move_to_end(key)
                 return known
-        counter = _counter(name)
-        tokens = counter(text)  # outside the lock: several threads may count
-        if counter is not _counters.get(name):
-            return tokens  # the default's, while this one is not loaded
+        tokens = _counter(name)(text)  # outside the lock: several threads may count
         with self._lock:
             if key not in self._counts:
                 self._counts[key] = tokens

@@ -136,9 +136,8 @@ class RedisLink(asyncio.Protocol):
         )
         self._write()
 
-    def _opened(self, task: asyncio.Task[None]) -> None:
-        """A task that is cancelled before its first step has answered nobody."""
-        if task.cancelled() and self._is_busy and self._transport is None:
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        if self._opening is opening:  # cancelled before its first step: it has told nobody
             self._opening = None
             self._end(StoreUnavailableError("redis", "stopped", transient=False))
 

@@ -3,8 +3,6 @@ sockets, passwords and database numbers, replies in any pieces."""
 
 import asyncio
 import socket
-import ssl
-import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +13,7 @@ from extproc.core.errors import StoreUnavailableError
 from extproc.stores.batcher import RedisBatcher
 from extproc.stores.scripts import Script
 from tests.support.tcp import Handler, tcp_server
+from tests.support.tls import server_tls
 
 _PATIENCE_MS = 5000
 
@@ -59,20 +58,9 @@ def _proxy(url: str, *, piece: int = 1 << 16) -> Handler:
     return handle
 
 
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    key, certificate = folder / "key.pem", folder / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
-    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command += ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    return key, certificate
-
-
 async def test_tls(redis_url: str, tmp_path: Path) -> None:
-    key, certificate = _certificate(tmp_path)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    async with tcp_server(_proxy(redis_url), context=context) as port:
+    tls, certificate = server_tls(tmp_path)
+    async with tcp_server(_proxy(redis_url), tls=tls) as port:
         url = _pipe_url(redis_url, port, "rediss")
         await _check(f"{url}?ssl_ca_certs={certificate}")
 

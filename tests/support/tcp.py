@@ -48,7 +48,7 @@ class Losing:
 
 @asynccontextmanager
 async def tcp_server(
-    handler: Handler, *, context: ssl.SSLContext | None = None, path: str = ""
+    handler: Handler, *, tls: ssl.SSLContext | None = None, path: str = ""
 ) -> AsyncIterator[int]:
     """Serve ``handler`` on a free port, which is given (or on the Unix socket ``path``); every
     connection is closed at its end."""
@@ -67,7 +67,7 @@ async def tcp_server(
     if path:
         server = await asyncio.start_unix_server(connected, path)
     else:
-        server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context)
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=tls)
     try:
         yield 0 if path else int(server.sockets[0].getsockname()[1])
     finally:
