@@ -36,3 +36,10 @@ def configure_logging(level: str) -> None:
     # Migrations and drivers speak at info level about what is ordinary for us.
     for name in ("alembic", "sqlalchemy", "asyncio"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_departure)
+
+
+def _is_no_departure(record: logging.LogRecord) -> bool:
+    """gRPC calls it an error when the other side leaves while the answer to a unary call is sent.
+    For us it is ordinary (decision 13), and the access log entry tells the end."""
+    return not record.getMessage().startswith("ExecuteBatchError raised in core")

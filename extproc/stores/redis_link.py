@@ -5,6 +5,7 @@ calls us with the bytes. One batch is under way at a time, and bounded by one ti
 """
 
 import asyncio
+import select
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,6 +52,15 @@ class Call:
             self.future.set_exception(error)
 
 
+def _polled(transport: asyncio.Transport) -> "select.poll | None":
+    found = transport.get_extra_info("socket")
+    if found is None:
+        return None
+    poll = select.poll()
+    poll.register(found.fileno(), select.POLLIN)  # a hang-up is told always
+    return poll
+
+
 class RedisLink(asyncio.Protocol):
     """``make`` gives a connection that is not connected yet, ``on_free`` is called whenever a batch
     has ended, however; ``on_moved`` before that, when Redis said that it is a replica now."""
@@ -70,6 +80,7 @@ class RedisLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reader: Any = None
+        self._poll: select.poll | None = None
         self._waiting: deque[Call] = deque()
         self._unknown: list[Call] = []  # whose scripts Redis did not know
         self._is_busy = False
@@ -88,13 +99,17 @@ class RedisLink(asyncio.Protocol):
         if self._timer is None:
             # One timer for many batches: it looks at the deadline of the one that it meets.
             self._timer = loop.call_at(self._deadline, self._look_at_the_clock)
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or self._has_news():
             # The end of the old connection, if it is still to be told, is no end of the new one.
             self._drop()
             self._opening = loop.create_task(self._open())
             self._opening.add_done_callback(self._opened)
         else:
             self._write()
+
+    def _has_news(self) -> bool:
+        """Whether the idle connection was closed, or says something: the loop need not know yet."""
+        return self._poll is not None and bool(self._poll.poll(0))
 
     def close(self) -> None:
         """Drop the connection; what is under way is answered with an error."""
@@ -128,6 +143,7 @@ class RedisLink(asyncio.Protocol):
         self._writer = writer
         self._transport = cast(asyncio.Transport, writer.transport)
         self._transport.set_protocol(self)
+        self._poll = _polled(self._transport)
         self._reader = hiredis.Reader(
             replyError=BaseParser.parse_error,
             encoding="utf-8",
@@ -222,7 +238,7 @@ class RedisLink(asyncio.Protocol):
 
     def _drop(self) -> None:
         transport, self._transport = self._transport, None
-        self._reader = None
+        self._reader = self._poll = None
         if transport is not None:
             # What still comes on it is not for us.
             transport.set_protocol(asyncio.Protocol())
