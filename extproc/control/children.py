@@ -49,7 +49,7 @@ class Count:
         if not self._buffer.delays:
             self._child.inc(amount)
             return
-        if not self._more:
+        if amount and not self._more:
             self._buffer.changed.append(self)
         self._more += amount
 

@@ -86,9 +86,6 @@ class LocalReserver(Reserver):
         if estimate.mode is EstimateMode.STRICT:
             raise ValueError("no slices with strict estimates")
         super().__init__(store=store, limits=limits, views=views, estimate=estimate, clock=clock)
-        self._views_here = views
-        self._estimate_here = estimate
-        self._time = clock
         self._keeper = keeper
         self._plan = plan
         self._heats: dict[tuple[object, ...], _Heat] = {}
@@ -133,10 +130,10 @@ class LocalReserver(Reserver):
         request = attempt.request
         if request.idempotency_key or request.limit is not None:
             return None
-        view = self._views_here.get(request.root)
+        view = self._views.get(request.root)
         if view is None:
             return _Subject("", (), (request.root,))
-        resolved = view.resolve(attempt.descriptor, self._time())
+        resolved = view.resolve(attempt.descriptor, self._clock())
         buckets = resolved.buckets
         if resolved.across or resolved.blocked_by is not None or not buckets:
             return None
@@ -167,7 +164,7 @@ class LocalReserver(Reserver):
                 least_tokens=_LEAST_REQUESTS * max(1, reserve),
                 overdue_ms=life_ms + _OVERDUE_SLACK_MS,
                 deadline_ms=request.deadline_ms,
-                estimate=self._estimate_here,
+                estimate=self._estimate,
                 input_price=request.input_price,
                 output_price=request.output_price,
             ),
@@ -180,7 +177,7 @@ class LocalReserver(Reserver):
         output = request.default_output_tokens
         if expected is not None and not request.skips_history:
             output = expected
-        for cap in (request.output_cap_tokens, self._estimate_here.platform_cap_tokens):
+        for cap in (request.output_cap_tokens, self._estimate.platform_cap_tokens):
             if cap is not None:
                 output = min(output, cap)
         return max(0, output)

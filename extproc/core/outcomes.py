@@ -118,6 +118,13 @@ def release_of(reservation_id: str, root: str, outcome: Outcome, source: Source)
     )
 
 
+def undo_of(reservation_id: str, root: str, source: Source) -> Settlement:
+    """What was taken at ``root`` alone is given back, the count of requests too."""
+    end = release_of(reservation_id, root, Outcome.NOT_FORWARDED, source)
+    end.undo, end.follows = True, False
+    return end
+
+
 def settle_ending(handle: Handle, outcome: Outcome, *, undelivered: bool = False) -> Settlement:
     """The ending knows how a request ended but not its tokens.
 

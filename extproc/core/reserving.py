@@ -11,6 +11,7 @@ from datetime import datetime
 from extproc.core.buckets import Bucket, Unit
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.estimates import EstimateMode, EstimatePlan
+from extproc.core.outcomes import undo_of
 from extproc.core.policies import Block, Descriptor, PolicySet
 from extproc.core.ports import (
     LimitLookup,
@@ -23,17 +24,13 @@ from extproc.core.reservations import (
     Admitted,
     Conflict,
     IdConflict,
-    Knowledge,
     LimitsMissing,
     LimitsStale,
-    Outcome,
     Rejected,
     ReserveRequest,
     ServiceRefused,
     ServiceState,
-    Settlement,
     Source,
-    State,
     StoreVerdict,
     Unpriced,
     Verdict,
@@ -102,7 +99,9 @@ class Reserver:
             # mark of this, and takes nothing.
             attempt.is_refused = True
             for root in attempt.roots:
-                await self._store.release(_undo(attempt.request.reservation_id, root))
+                await self._store.release(
+                    undo_of(attempt.request.reservation_id, root, Source.ADMISSION)
+                )
         return verdict
 
     async def _reserve(self, attempt: Attempt) -> Verdict:
@@ -198,7 +197,9 @@ class Reserver:
             if not isinstance(answer, Admitted):
                 attempt.is_refused = True
                 for taken in attempt.roots[:-1]:
-                    await self._store.release(_undo(request.reservation_id, taken))
+                    await self._store.release(
+                        undo_of(request.reservation_id, taken, Source.ADMISSION)
+                    )
                 # Whom it refused is a client of the own root, which is what people know.
                 if isinstance(answer, Rejected):
                     answer = replace(answer, root=request.root)
@@ -254,21 +255,6 @@ def _decided(verdict: StoreVerdict, request: ReserveRequest) -> Verdict:
     if isinstance(verdict, LimitsMissing | LimitsStale):
         raise StoreUnavailableError("redis", "a pinned view was not taken", transient=True)
     return verdict
-
-
-def _undo(reservation_id: str, root: str) -> Settlement:
-    return Settlement(
-        reservation_id=reservation_id,
-        root=root,
-        input_tokens=0,
-        output_tokens=0,
-        knowledge=Knowledge.KNOWN,
-        outcome=Outcome.NOT_FORWARDED,
-        source=Source.ADMISSION,
-        state=State.RELEASED,
-        undo=True,
-        follows=False,
-    )
 
 
 def _tightened(first: Admitted, then: Admitted) -> Admitted:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from extproc.core.buckets import Bucket, BucketKind, Unit
 from extproc.core.estimates import EstimatePlan
-from extproc.core.reservations import Knowledge, Outcome, Settlement, Source, State, WindowView
+from extproc.core.reservations import WindowView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,20 +117,4 @@ def may_be_sliced(bucket: Bucket) -> bool:
         and bucket.enforced
         and bucket.refuses
         and bucket.limit > 0
-    )
-
-
-def slice_return(slice_id: str, root: str, source: Source) -> Settlement:
-    """The end of a slice: what is left goes back, requests too."""
-    return Settlement(
-        reservation_id=slice_id,
-        root=root,
-        input_tokens=0,
-        output_tokens=0,
-        knowledge=Knowledge.KNOWN,
-        outcome=Outcome.NOT_FORWARDED,
-        source=source,
-        state=State.RELEASED,
-        undo=True,
-        follows=False,
     )

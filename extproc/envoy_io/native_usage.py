@@ -23,6 +23,10 @@ _USAGE_TYPE = "type.googleapis.com/envoy.data.ai.v3.TokenUsage"
 _FAILED = 3  # a value of its status
 _MOST_TOKENS = 2**31 - 1
 _NOTHING = Usage()
+_SCALARS = {
+    "uint64": FieldDescriptorProto.TYPE_UINT64,
+    "int32": FieldDescriptorProto.TYPE_INT32,
+}
 
 
 def _token_usage_class() -> type[Message]:
@@ -59,10 +63,6 @@ def _token_usage_class() -> type[Message]:
     return GetMessageClass(pool.FindMessageTypeByName("tokenweir.TokenUsage"))
 
 
-_SCALARS = {
-    "uint64": FieldDescriptorProto.TYPE_UINT64,
-    "int32": FieldDescriptorProto.TYPE_INT32,
-}
 _TokenUsage = _token_usage_class()
 
 

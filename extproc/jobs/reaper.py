@@ -12,9 +12,9 @@ from typing import Literal
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.ids import ACROSS_PREFIX
+from extproc.core.outcomes import undo_of
 from extproc.core.ports import OpenReservation, ReservationStore, Telemetry
 from extproc.core.reservations import Knowledge, Outcome, Settlement, SettleStatus, Source, State
-from extproc.core.slices import slice_return
 
 log = logging.getLogger("tokenweir.reaper")
 
@@ -123,7 +123,7 @@ class Reaper:
 
     async def _resolve(self, reservation: OpenReservation) -> int:
         if reservation.is_slice:
-            end = slice_return(reservation.reservation_id, reservation.root, Source.REAPER)
+            end = undo_of(reservation.reservation_id, reservation.root, Source.REAPER)
             returned = await self._store.release(end)
             return int(returned.status is SettleStatus.APPLIED)
         charges = self._policy != "release"

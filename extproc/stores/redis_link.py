@@ -167,7 +167,11 @@ class RedisLink(asyncio.Protocol):
         """Replies, in the order of the calls."""
         try:
             self._reader.feed(data)
-            while (reply := self._reader.gets()) is not _NO_REPLY:
+            # Who takes the last one may drop the connection, and its reader.
+            while self._reader is not None:
+                reply = self._reader.gets()
+                if reply is _NO_REPLY:
+                    return
                 self._take(reply)
         except Exception as cause:  # noqa: BLE001  # such as a reply that cannot be read
             self._break(cause)
@@ -248,6 +252,6 @@ class RedisLink(asyncio.Protocol):
     def _end(self, error: StoreUnavailableError) -> None:
         left = [*self._unknown, *self._waiting]
         self._unknown, self._waiting = [], deque()
-        self._is_busy = False
+        self._is_busy = self._has_moved = False
         fail_all(left, error)
         self._on_free(self)

@@ -92,15 +92,16 @@ class RedisReservationStore:
             (
                 settlement.reservation_id,
                 int(settlement.knowledge),
-                _count(settlement.input_tokens),
-                _count(settlement.output_tokens),
+                stored_count(settlement.input_tokens),
+                stored_count(settlement.output_tokens),
                 settlement.state,
                 settlement.outcome,
                 settlement.source,
                 int(settlement.writes_history),
-                "" if settlement.cost_micros is None else _count(settlement.cost_micros),
+                "" if settlement.cost_micros is None else stored_count(settlement.cost_micros),
                 _parts(settlement),
             ),
+            # Of whole answers there are many, and nobody waits for them.
             lazily=settlement.writes_history,
         )
         result = read_settle_result(reply)
@@ -183,7 +184,7 @@ class RedisReservationStore:
             self._is_loaded = True
 
 
-def _count(value: int) -> int:
+def stored_count(value: int) -> int:
     """A number that Redis' Lua adds exactly, and that can never mint tokens.
 
     In this order of arguments even what is not a number becomes 0.
@@ -191,7 +192,7 @@ def _count(value: int) -> int:
     return int(min(max(0, value), MAX_LIMIT))
 
 
-def _note(text: str) -> bytes:
+def stored_text(text: str) -> bytes:
     """A client's text as it is kept; JSON lets it hold surrogates, which UTF-8 does not."""
     return text[:_MAX_NOTE_CHARACTERS].encode("utf-8", "replace")
 
@@ -212,7 +213,10 @@ def _pinned(limit: ServiceLimit | None) -> tuple[str | int, str | int, str | int
 def _caps(request: ReserveRequest) -> tuple[int, int]:
     platform = request.estimate.platform_cap_tokens
     cap = request.output_cap_tokens
-    return (-1 if cap is None else _count(cap), -1 if platform is None else _count(platform))
+    return (
+        -1 if cap is None else stored_count(cap),
+        -1 if platform is None else stored_count(platform),
+    )
 
 
 def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, ...]]:
@@ -230,13 +234,13 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
     )
     return names, (
         request.reservation_id,
-        _count(request.input_tokens),
+        stored_count(request.input_tokens),
         cap,
-        _count(request.default_output_tokens),
+        stored_count(request.default_output_tokens),
         request.deadline_ms,
         request.wire_format,
-        _note(request.model),
-        _note(request.request_id),
+        stored_text(request.model),
+        stored_text(request.request_id),
         *_pinned(request.limit),
         _SIMPLE_MODES.get(request.estimate.mode, 0),
         platform_cap,
@@ -277,9 +281,9 @@ def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         int(request.is_pinned),
         request.owner,
         request.request_hash,
-        _count(request.input_tokens),
+        stored_count(request.input_tokens),
         cap,
-        _count(request.default_output_tokens),
+        stored_count(request.default_output_tokens),
         plan.mode,
         plan.quantile_permille,
         plan.margin_percent,
@@ -288,8 +292,8 @@ def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         request.output_price,
         request.deadline_ms,
         request.wire_format,
-        _note(request.model),
-        _note(request.request_id),
+        stored_text(request.model),
+        stored_text(request.request_id),
         encoded.for_script,
         encoded.for_record,
         ",".join(request.other_roots),

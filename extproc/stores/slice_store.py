@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from extproc.core.errors import StoreUnavailableError
-from extproc.core.limits import MAX_LIMIT
+from extproc.core.outcomes import undo_of
 from extproc.core.reservations import (
     Settlement,
     SettleResult,
@@ -17,15 +17,17 @@ from extproc.core.reservations import (
     Source,
     WindowView,
 )
-from extproc.core.slices import Drawing, SlicePlan, SliceRequest, SliceTaken, slice_return
+from extproc.core.slices import Drawing, SlicePlan, SliceRequest, SliceTaken
 from extproc.stores import keys, scripts
 from extproc.stores.bucket_codec import encode
 from extproc.stores.client import RedisClient
 from extproc.stores.redis_link import Word
-from extproc.stores.reservation_store import RedisReservationStore
+from extproc.stores.reservation_store import (
+    RedisReservationStore,
+    stored_count,
+    stored_text,
+)
 from extproc.stores.scripts import load_script
-
-_MAX_NOTE_CHARACTERS = 256  # as reservation_store's
 
 
 class SlicedReservationStore(RedisReservationStore):
@@ -33,7 +35,6 @@ class SlicedReservationStore(RedisReservationStore):
 
     def __init__(self, client: RedisClient) -> None:
         super().__init__(client)
-        self._client = client
         self._slice = load_script(scripts.SLICE)
         self._draw = load_script(scripts.DRAW)
 
@@ -85,7 +86,7 @@ class SlicedReservationStore(RedisReservationStore):
             names, counters, kept = (keys.rpm_prefix(root), keys.tpm_prefix(root)), "", ""
         # The reaper must find what a worker that dies leaves.
         await self._registry.add(root)
-        reply = await self._client.run(
+        reply = await self._redis.run(
             self._slice,
             (
                 keys.config(root),
@@ -141,15 +142,15 @@ class SlicedReservationStore(RedisReservationStore):
         for one in drawings:
             args += (
                 one.reservation_id,
-                _count(one.input_tokens),
-                _count(one.reserved_tokens),
+                stored_count(one.input_tokens),
+                stored_count(one.reserved_tokens),
                 one.wire_format,
-                _note(one.model),
-                _note(one.request_id),
+                stored_text(one.model),
+                stored_text(one.request_id),
                 one.owner,
                 one.request_hash,
             )
-        made, is_current = await self._client.run(
+        made, is_current = await self._redis.run(
             self._draw,
             (
                 keys.config(root),
@@ -163,12 +164,4 @@ class SlicedReservationStore(RedisReservationStore):
 
     async def return_slice(self, root: str, slice_id: str) -> None:
         """See ``SliceStore``."""
-        await super().release(slice_return(slice_id, root, Source.ADMISSION))
-
-
-def _count(value: int) -> int:
-    return int(min(max(0, value), MAX_LIMIT))
-
-
-def _note(text: str) -> bytes:
-    return text[:_MAX_NOTE_CHARACTERS].encode("utf-8", "replace")
+        await super().release(undo_of(slice_id, root, Source.ADMISSION))

@@ -15,11 +15,11 @@ from tests.bench.peers_rig import (
     LOW_LIMIT,
     Order,
     Peer,
-    answers,
     front,
-    running,
+    running_peer,
     valkey,
 )
+from tests.bench.running import answers
 from tests.bench.traffic import MODEL, PATH, chat_body
 
 _KEY, _LIMITED_KEY = "sk-bench", "sk-limited"
@@ -61,7 +61,9 @@ def gateway(upstream_url: str, directory: Path) -> Iterator[Peer]:
         command += ["--no-access-log", "--log-level", "warning"]
         url = f"http://127.0.0.1:{port}/health"
         env = {_CONFIG_VARIABLE: json.dumps(config)}
-        with running("gateway", command, directory, is_ready=lambda: answers(url), env=env) as pid:
+        with running_peer(
+            "gateway", command, directory, is_ready=lambda: answers(url), env=env
+        ) as pid:
             yield Peer(
                 name="gateway",
                 version=version,

@@ -21,12 +21,12 @@ from tests.bench.peers_rig import (
     LOW_LIMIT,
     Order,
     Peer,
-    answers,
     front,
     peer_environment,
-    running,
+    running_peer,
     valkey,
 )
+from tests.bench.running import answers
 from tests.bench.traffic import MODEL, chat_body
 
 _KEY = "sk-bench"
@@ -84,7 +84,7 @@ def litellm(upstream_url: str, directory: Path) -> Iterator[Peer]:
         command = [str(binaries / "litellm"), "--config", str(config), "--host", "127.0.0.1"]
         command += ["--port", str(port), "--num_workers", "1", "--telemetry", "False"]
         url = f"http://127.0.0.1:{port}/health/liveliness"
-        with running(
+        with running_peer(
             "litellm", command, directory, is_ready=lambda: answers(url), env=_ENVIRONMENT
         ) as pid:
             yield Peer(

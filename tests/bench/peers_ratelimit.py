@@ -18,15 +18,14 @@ from tests.bench.peers_rig import (
     STREAM_SCRIPT,
     Order,
     Peer,
-    answers,
     cluster,
-    envoy,
     envoy_config,
     http_filter,
-    running,
+    running_peer,
     upstream_cluster,
     valkey,
 )
+from tests.bench.running import answers, running_envoy
 from tests.bench.traffic import chat_body
 
 _KEY, _LIMITED_KEY = "sk-bench", "sk-limited"
@@ -125,14 +124,14 @@ def ratelimit(upstream_url: str, directory: Path) -> Iterator[Peer]:
     with valkey(directory) as redis_port:
         env = _environment(directory, port=health_port, debug=debug_port, redis=redis_port)
         with (
-            running(
+            running_peer(
                 "ratelimit-server",
                 [str(binary)],
                 directory,
                 is_ready=lambda: answers(health),
                 env=env,
             ) as pid,
-            envoy("ratelimit-envoy", envoy_settings, directory) as envoy_pid,
+            running_envoy("ratelimit-envoy", envoy_settings, directory) as envoy_pid,
         ):
             yield Peer(
                 name="ratelimit",

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
-from extproc.demo.envoy_binary import envoy_command
-from extproc.demo.processes import Child, clean_environment, free_ports
+from extproc.demo.processes import clean_environment, free_ports
 from extproc.demo.provider_script import SCRIPT_HEADER
 from extproc.demo.stack import demo_key
 from extproc.demo.valkey import valkey_command
-from tests.bench.running import fetch
+from tests.bench.running import running, running_envoy
 from tests.bench.systems import SERVICE
 from tests.bench.traffic import PATH, raw_request
 
@@ -29,7 +26,6 @@ LOW_LIMIT = 2
 HIGH_RPM, HIGH_TPM = 2_000_000_000, 1_000_000_000_000
 # LiteLLM imports for ten seconds on a free machine, and for two minutes on a busy one.
 _READY_SECONDS = 300.0
-_STOP_SECONDS = 15.0
 _ANSWER_SECONDS = 60.0
 _TYPES = "type.googleapis.com/envoy.extensions"
 
@@ -91,17 +87,8 @@ def peer_environment(more: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **more}
 
 
-def answers(url: str) -> bool:
-    """True when a GET is answered with a good status."""
-    try:
-        fetch(url)
-    except OSError:
-        return False
-    return True
-
-
 @contextmanager
-def running(
+def running_peer(
     name: str,
     command: list[str],
     directory: Path,
@@ -109,18 +96,12 @@ def running(
     is_ready: Callable[[], bool],
     env: Mapping[str, str] | None = None,
 ) -> Iterator[int]:
-    """A child until the block ends; gives its process id. Raises ChildError when it does not get
-    ready."""
-    log = directory / f"{name}.log"
-    child = Child(name, command, log_path=log, env=peer_environment(env or {}))
-    child.start()
-    try:
-        child.wait_ready(is_ready, deadline_s=_READY_SECONDS)
-        pid = child.pid
-        assert pid is not None
+    """``running`` with a peer's environment and patience."""
+    theirs = peer_environment(env or {})
+    with running(
+        name, command, directory, is_ready=is_ready, env=theirs, ready_seconds=_READY_SECONDS
+    ) as pid:
         yield pid
-    finally:
-        child.stop(deadline_s=_STOP_SECONDS)
 
 
 @contextmanager
@@ -134,19 +115,8 @@ def valkey(directory: Path) -> Iterator[int]:
 
     log.unlink(missing_ok=True)
     command = valkey_command(port, directory)
-    with running("peer-valkey", command, directory, is_ready=is_ready):
+    with running_peer("peer-valkey", command, directory, is_ready=is_ready):
         yield port
-
-
-@contextmanager
-def envoy(name: str, config: dict[str, Any], directory: Path) -> Iterator[int]:
-    """An Envoy until the block ends; gives its process id."""
-    admin = config["admin"]["address"]["socket_address"]["port_value"]
-    path = directory / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config))
-    url = f"http://127.0.0.1:{admin}/ready"
-    with running(name, envoy_command(path), directory, is_ready=lambda: answers(url)) as pid:
-        yield pid
 
 
 def socket_address(port: int) -> dict[str, Any]:
@@ -246,7 +216,7 @@ def front(upstream_url: str, directory: Path) -> Iterator[str]:
     """``front_config`` while the block runs; gives its URL."""
     port, admin_port = free_ports(2)
     config = front_config(upstream_url, port=port, admin_port=admin_port)
-    with envoy("peer-front", config, directory):
+    with running_envoy("peer-front", config, directory):
         yield f"http://127.0.0.1:{port}"
 
 

@@ -1,7 +1,7 @@
 """Child processes of the benchmark: started, awaited, stopped."""
 
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,25 +23,36 @@ def fetch(url: str) -> bytes:
     return body
 
 
+def answers(url: str) -> bool:
+    """True when a GET is answered with a good status."""
+    try:
+        fetch(url)
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def running(
-    name: str, command: list[str], directory: Path, *, ready_url: str | None = None
+    name: str,
+    command: list[str],
+    directory: Path,
+    *,
+    is_ready: Callable[[], bool] | None = None,
+    env: Mapping[str, str] | None = None,
+    ready_seconds: float = _READY_SECONDS,
 ) -> Iterator[int]:
-    """A child until the block ends; gives its process id. Without a URL it says "listening"."""
-    child = Child(name, command, log_path=directory / f"{name}.log", env=clean_environment())
+    """A child until the block ends; gives its process id. Without ``is_ready`` it says "listening".
 
-    def is_ready() -> bool:
-        if ready_url is None:
-            return "listening" in child.output()
-        try:
-            fetch(ready_url)
-        except OSError:
-            return False
-        return True
-
+    ``env``: instead of our own environment. Raises ChildError when it does not get ready.
+    """
+    log = directory / f"{name}.log"
+    child = Child(name, command, log_path=log, env=clean_environment() if env is None else env)
     child.start()
     try:
-        child.wait_ready(is_ready, deadline_s=_READY_SECONDS)
+        child.wait_ready(
+            is_ready or (lambda: "listening" in child.output()), deadline_s=ready_seconds
+        )
         pid = child.pid
         assert pid is not None
         yield pid
@@ -56,5 +67,5 @@ def running_envoy(name: str, config: dict[str, Any], directory: Path) -> Iterato
     path = directory / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config))
     ready = f"http://127.0.0.1:{admin_port}/ready"
-    with running(name, envoy_command(path), directory, ready_url=ready) as pid:
+    with running(name, envoy_command(path), directory, is_ready=lambda: answers(ready)) as pid:
         yield pid
