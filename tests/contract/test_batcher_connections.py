@@ -3,6 +3,7 @@ sockets, passwords and database numbers, replies in any pieces."""
 
 import asyncio
 import socket
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -111,3 +112,18 @@ async def test_a_redis_that_stops_reading_costs_one_timeout() -> None:
             assert all(isinstance(answer, StoreUnavailableError) for answer in answers)
             await batcher.close()
         over.set()
+
+
+async def test_a_connection_that_was_closed_while_the_loop_was_busy_is_not_used(
+    redis_url: str, redis_client: redis.Redis
+) -> None:
+    """A call that is sent into it would be one that may have run."""
+    batcher = RedisBatcher(url=redis_url, timeout_ms=_PATIENCE_MS)
+    number = await batcher.command("CLIENT", "ID")
+    (link,) = batcher._idle
+    redis_client.client_kill_filter(_id=number)
+    deadline = time.monotonic() + 5
+    while not link._has_news():  # the loop does not run meanwhile, and so hears nothing
+        assert time.monotonic() < deadline
+    assert await batcher.command("CLIENT", "ID") != number
+    await batcher.close()
