@@ -109,6 +109,14 @@ def test_an_error_event_instead_of_an_answer_gives_everything_back(
 ) -> None:
     """Or keeps the reserve, where nobody reads it."""
     client.limit()
+    if not promise.reads_errors:
+        # Read to its end: the official client leaves at the event, which may come to Envoy first.
+        body = client.post(STREAM, fake=f"error_event_after=0;label={client.service}").body
+        assert b'"error"' in body
+        (record,) = settled(client, knowledge=promise.unreported, outcome="complete_estimated")
+        assert_charged(record, produced(client))
+        assert client.counted("tpm") == int(record["charged"])
+        return
     with pytest.raises(openai.APIError):
         list(
             client.openai.chat.completions.create(
@@ -118,14 +126,9 @@ def test_an_error_event_instead_of_an_answer_gives_everything_back(
                 extra_headers=labelled(client, "error_event_after=0"),
             )
         )
-    if promise.reads_errors:
-        (record,) = settled(client)
-        assert record["state"] == "RELEASED"
-        assert client.counted("tpm") == 0
-    else:
-        (record,) = settled(client, knowledge=promise.unreported, outcome="complete_estimated")
-        assert_charged(record, produced(client))
-        assert client.counted("tpm") == int(record["charged"])
+    (record,) = settled(client)
+    assert record["state"] == "RELEASED"
+    assert client.counted("tpm") == 0
 
 
 def test_history_is_the_next_estimate(client: StackClient) -> None:
