@@ -11,6 +11,8 @@ from typing import Literal
 
 from extproc.core.usage import Usage
 from extproc.providers.content_coding import sniff_answer
+from extproc.providers.held_chunks import HeldChunks
+from extproc.providers.hidden_usage import hides_nothing, is_usage_only
 from extproc.providers.inflaters import Inflater
 from extproc.providers.json_collector import JsonCollector
 from extproc.providers.json_runs import objects_of
@@ -20,11 +22,10 @@ from extproc.providers.requests import JsonObject
 from extproc.providers.sse import SseEvent, SseParser
 from extproc.providers.tally import TextTally
 from extproc.providers.tokens import count_tokens
+from extproc.providers.turn_steps import TURN_BYTES, all_of, is_one_step, step_end
 from extproc.providers.wire_formats import Answer, Framer, Header, WireFormat
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
-# Read at once: 2 ms of the smallest events that there are, 0.1 ms of usual ones.
-TURN_BYTES = 1024
 _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
 _SSE_FIELDS = (b"data", b"event", b"id", b"retry", b":")
 _BINARY_TYPES = ("audio/", "application/octet-stream")
@@ -92,6 +93,7 @@ class AnswerReader:
         self._framer: Framer = self._sse
         self._decoder: codecs.IncrementalDecoder | None = None
         self._hid_open_event = False
+        self._held = HeldChunks()
         self._gives_up_hiding = False
         self._gave_up = False
         self._json = JsonCollector()
@@ -104,19 +106,19 @@ class AnswerReader:
     @property
     def usage(self) -> Usage:
         """What the provider reported so far, never summed up; see Usage.merged."""
-        self._read_json()
+        self._catch_up()
         return self._told.merged(self._answer.usage)
 
     @property
     def saw_output(self) -> bool:
         """True when something was produced; also for bytes that we cannot read."""
-        self._read_json()
+        self._catch_up()
         return self._answer.saw_output or self.unread or self._tally.saw_text
 
     @property
     def unread(self) -> bool:
         """True when part of the answer was in an encoding, or of a size, that is not read."""
-        self._read_json()
+        self._catch_up()
         is_text_lost = self._json.overflowed and not self.usage.is_known
         is_lost = is_text_lost or self._framer.truncated or self._kind == "binary"
         is_lost = is_lost or (self._inflater is not None and self._inflater.lost)
@@ -125,32 +127,32 @@ class AnswerReader:
     @property
     def error(self) -> bool:
         """True when a body with a good status holds the provider's error (or no JSON at all)."""
-        self._read_json()
+        self._catch_up()
         is_page = self._kind == "text" and self._spoken.plain_answer == "error"
         return self._answer.error or is_page
 
     @property
     def error_value(self) -> JsonObject | None:
         """The event, or the whole document, that says that the provider failed."""
-        self._read_json()
+        self._catch_up()
         return self._error_value
 
     @property
     def response_id(self) -> str | None:
         """The provider's own id of the answer, where its body has one."""
-        self._read_json()
+        self._catch_up()
         return self._answer.response_id
 
     @property
     def response_model(self) -> str | None:
         """The model that the provider says has answered."""
-        self._read_json()
+        self._catch_up()
         return self._answer.response_model
 
     @property
     def complete(self) -> bool:
         """True when the end marker, or a well-formed JSON document, was seen."""
-        self._read_json()
+        self._catch_up()
         return self._answer.complete or self._json_value is not None
 
     def counted_output_tokens(self) -> int:
@@ -158,7 +160,7 @@ class AnswerReader:
 
         A JSON document that was cut counts as the text that it is, a little too much.
         """
-        self._read_json()
+        self._catch_up()
         counted = self._tally.count()
         is_cut = self._json_value is None and not self._is_a_run
         if self._kind == "json" and is_cut and self._spoken.has_text_output:
@@ -184,7 +186,7 @@ class AnswerReader:
     def is_short(self, chunk: bytes) -> bool:
         """Whether ``feed`` takes a few ms at most."""
         return (
-            len(chunk) <= TURN_BYTES
+            (is_one_step(chunk) if self._framer is self._sse else len(chunk) <= TURN_BYTES)
             and self._inflater is None
             and self._coded_head is None
             and not self._tally.is_full
@@ -193,9 +195,8 @@ class AnswerReader:
     @property
     def left_to_read(self) -> int:
         """Bytes, or characters, that the first question after the end has to read and count."""
-        framer = self._framer
-        cut = framer.cut_size if isinstance(framer, NdjsonParser) else 0
-        return self._json.size + self._tally.chars + cut
+        cut = self._framer.cut_size if isinstance(self._framer, NdjsonParser) else 0
+        return self._json.size + self._tally.chars + self._held.size + cut
 
     def feed(self, chunk: bytes, *, end: bool) -> bytes | None:
         """Take the next chunk. None: pass it on unchanged; bytes: pass these on instead.
@@ -203,18 +204,16 @@ class AnswerReader:
         ``end`` is true with the last chunk (which may be empty); held bytes then come out.
         """
         if self.is_short(chunk) and self.readable and not self._gives_up_hiding:
+            if self._may_wait(chunk, end=end):
+                return None
+            self._read_held()
             out = self._read(chunk, end=end)
             return None if not self._hides or out == chunk else out
-        steps = self.steps(chunk, end=end)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                replacement: bytes | None = done.value
-                return replacement
+        return all_of(self.steps(chunk, end=end))
 
     def steps(self, chunk: bytes, *, end: bool) -> Generator[None, None, bytes | None]:
         """The same in steps of a few ms. All must be taken before anything else is asked."""
+        self._read_held()
         data, hides = chunk, self._hides
         if self._coded_head is not None:
             data = self._coded_head + chunk
@@ -245,11 +244,27 @@ class AnswerReader:
             out += self._let_go()
         return None if not hides or out == chunk else out
 
+    def _may_wait(self, chunk: bytes, *, end: bool) -> bool:
+        """Hold a chunk of events that can be passed on before it is read."""
+        if end or self._kind != "events":
+            return False
+        if self._hides:
+            is_begin = self._framer is self._sse and self._sse.is_between_events
+            if not is_begin or self._hid_open_event or not hides_nothing(chunk):
+                return False
+        if self._held.add(chunk):
+            self._read_held()
+        return True
+
+    def _read_held(self) -> None:
+        if self._held:
+            self._read(self._held.take(), end=False)
+
     def _read_in_steps(self, data: bytes, *, end: bool) -> Generator[None, None, bytes]:
         out: list[bytes] = []
         at, size = 0, len(data)
         while True:
-            until = _step_end(data, at)
+            until = step_end(data, at)
             out.append(self._read(data[at:until], end=end and until == size))
             at = until
             if self._tally.is_full:
@@ -338,7 +353,7 @@ class AnswerReader:
             self._hid_open_event = False
             if event.value is not None or event.done:
                 self._take_event(event)
-                if _is_usage_only(event.value):
+                if is_usage_only(event.value):
                     self._hid_open_event = event.is_open
                     continue
             out.append(event.raw)
@@ -349,7 +364,9 @@ class AnswerReader:
         if self._answer.error and self._error_value is None:
             self._error_value = event.value
 
-    def _read_json(self) -> None:
+    def _catch_up(self) -> None:
+        """Read what is not read yet: chunks that were passed on, or the document."""
+        self._read_held()
         if self._json_is_read:
             return
         self._json_is_read = True
@@ -376,21 +393,3 @@ class AnswerReader:
             return
         for value in values:
             self._answer.take_event(SseEvent(b"", value))
-
-
-def _step_end(data: bytes, start: int) -> int:
-    """Where the next step ends: behind an event, where one ends, because those that are whole are
-    read faster."""
-    limit = start + TURN_BYTES
-    if limit >= len(data):
-        return len(data)
-    for empty_line in (b"\n\n", b"\n\r\n"):
-        at = data.rfind(empty_line, start, limit)
-        if at >= 0:
-            return at + len(empty_line)
-    return limit
-
-
-def _is_usage_only(value: JsonObject | None) -> bool:
-    """The event that ``stream_options.include_usage`` adds: no choices, and the usage."""
-    return value is not None and value.get("choices") == [] and isinstance(value.get("usage"), dict)

@@ -24,6 +24,9 @@ _MOST_TRIES = 256
 _LINE_END = re.compile(rb"\r\n?|\n")
 # A whole event as nearly all of all providers are: at most a name, one line of data, an empty line.
 _USUAL = re.compile(rb"(?:event:([^\r\n]*+)\r?\n)?data: ?(\{[^\r\n]*+)\r?\n(\r?\n)")
+# And as most of these are. Found without the expression, at a third of its cost.
+_DATA, _DATA_AT = b"data: {", len("data: ")
+_DATA_END = b"}\n\n"
 _CR = 0x0D
 _MAX_NAME_BYTES = 58
 
@@ -94,6 +97,11 @@ class SseParser:
         self._event_at = 0
         return events
 
+    @property
+    def is_between_events(self) -> bool:
+        """Nothing of an event has come that is not complete."""
+        return not self._buffer and not self._skipping
+
     def unfinished(self) -> bytes:
         """The bytes of the event that is not complete yet."""
         return bytes(self._buffer)
@@ -101,11 +109,10 @@ class SseParser:
     def _take_usual(self, chunk: bytes, events: list[SseEvent]) -> int:
         """The usual events that ``chunk`` begins with, as the long way reads them; their length."""
         at = 0
-        while (usual := _USUAL.match(chunk, at)) is not None:
-            name, data, empty_line = usual.groups()
-            if data[-1:] != b"}" or (value := parse_object(data)) is None:
+        while (usual := _usual_event(chunk, at)) is not None:
+            name, data, empty_line, after = usual
+            if (value := parse_object(data)) is None:
                 break
-            after = usual.end()
             raw = empty = b""
             if self._keep_raw:
                 raw, empty = chunk[at : after - len(empty_line)], empty_line
@@ -212,6 +219,20 @@ class SseParser:
         raw = bytes(self._buffer[self._event_at : self._line_at]) if self._keep_raw else b""
         self._event_at = self._line_at
         return raw
+
+
+def _usual_event(chunk: bytes, at: int) -> tuple[bytes | None, bytes, bytes, int] | None:
+    """Name, data and empty line of the usual event that begins there, and where it ends."""
+    if chunk.startswith(_DATA, at):
+        line_end = chunk.find(b"\n", at)
+        data = chunk[at + _DATA_AT : line_end]
+        if chunk.startswith(_DATA_END, line_end - 1) and b"\r" not in data:
+            return None, data, b"\n", line_end + 2
+    usual = _USUAL.match(chunk, at)
+    if usual is None or usual[2][-1:] != b"}":
+        return None
+    name, data, empty_line = usual.groups()
+    return name, data, empty_line, usual.end()
 
 
 def _last_object(lines: list[bytes]) -> JsonObject | None:

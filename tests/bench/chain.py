@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench.large_prompt import LargePrompts, measure_large_prompts
-from tests.bench.latency import HALF, LEVELS, MOST_PASSES, Level, measure_level
+from tests.bench.latency import HALF, LEVELS, MOST_PASSES, Level, full_rate, measure_level
 from tests.bench.load import LoadResult
 from tests.bench.measure import Sample, measure, settle
 from tests.bench.rounds import (
@@ -141,6 +141,7 @@ class ChainBench:
         self._say(f"{kind.name}, {profile}: latency")
         most = measure_saturation(kind, mine, directory, seconds=self._seconds * _SATURATION_SHARE)
         chain.saturation.setdefault(kind.name, {})[profile] = most
+        full = full_rate(most, rounds["ours"])
         levels = chain.levels.setdefault(kind.name, {}).setdefault(profile, {})
         for percent in self._levels:
             measured = {
@@ -152,7 +153,7 @@ class ChainBench:
                 kind,
                 measured,
                 directory,
-                rate=most.per_second * percent / 100,
+                rate=full * percent / 100,
                 seconds=self._seconds * _LEVEL_SHARES[kind.name] * LEVELS[percent],
                 passes=min(MOST_PASSES, self._rounds),
             )

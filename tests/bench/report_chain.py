@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from tests.bench.chain import Chain, all_levels
-from tests.bench.latency import HALF, Level, first_tokens, latencies, percentiles
+from tests.bench.latency import HALF, Level, first_tokens, full_rate, latencies, percentiles
 from tests.bench.load import percentile
 from tests.bench.measure import Sample
 from tests.bench.report_limits import Value
@@ -74,7 +74,9 @@ def chain_values(chain: Chain) -> dict[str, Value]:
         for profile, rounds in profiles.items():
             base = f"{kind}.{profile}"
             values |= {f"{base}.{key}": value for key, value in _of_rounds(rounds).items()}
-            values[f"{base}.saturation_rps"] = chain.saturation[kind][profile].per_second
+            most = chain.saturation[kind][profile]
+            values[f"{base}.saturation_rps"] = most.per_second
+            values[f"{base}.full_rps"] = full_rate(most, rounds["ours"])
             for percent, level in chain.levels[kind][profile].items():
                 figures = _of_level(kind, level)
                 values |= {f"{base}.at_{percent}.{key}": value for key, value in figures.items()}
@@ -88,6 +90,7 @@ def chain_values(chain: Chain) -> dict[str, Value]:
         for seen in level.seen.values()
         for each in seen.requests
     )
+    values["latency.server_apart"] = all(level.is_apart for _, level in all_levels(chain))
     values["generator.late_p50_ms"] = percentile(late, 50) * 1000
     values["generator.late_p99_ms"] = percentile(late, 99) * 1000
     return values | _of_the_server(chain)
@@ -141,6 +144,7 @@ def server_lines(values: Mapping[str, Value]) -> list[str]:
         assert isinstance(value, int | float)
         return f"{value:,.{decimals}f}"
 
+    apart = "had a core of its own" if values["latency.server_apart"] else "shared all cores"
     return [
         f"Redis, one client: {shown('redis.scripts_per_request')} scripts and "
         f"{shown('redis.round_trips_per_request')} socket reads a request; 32 connections: "
@@ -159,5 +163,5 @@ def server_lines(values: Mapping[str, Value]) -> list[str]:
         f"At rest: all systems together {shown('idle.cpu_percent')} % of one core, our server "
         f"{shown('idle.worker_cpu_percent')} %. The open-loop generator sends "
         f"{shown('generator.late_p50_ms', 3)} ms late (p50; p99 "
-        f"{shown('generator.late_p99_ms', 3)} ms).",
+        f"{shown('generator.late_p99_ms', 3)} ms). While latency was measured the server {apart}.",
     ]
