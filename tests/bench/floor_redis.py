@@ -11,6 +11,7 @@ from typing import Any, cast
 import hiredis
 from redis.asyncio.connection import parse_url
 
+from extproc.stores.redis_link import pack
 from extproc.stores.redis_url import check_redis_url
 
 _LAZY_SECONDS = 0.002
@@ -34,12 +35,12 @@ class FloorRedis(asyncio.Protocol):
         where = parse_url(url)
         loop = asyncio.get_running_loop()
         _, made = await loop.create_connection(cls, where["host"], where["port"])
-        await made.send(hiredis.pack_command(("SELECT", where.get("db", 0))))
+        await made.send(pack(("SELECT", where.get("db", 0)), asking=False))
         return made
 
     async def load(self, source: str) -> None:
         """Make a script known to Redis."""
-        await self.send(hiredis.pack_command(("SCRIPT", "LOAD", source)))
+        await self.send(pack(("SCRIPT", "LOAD", source), asking=False))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods, and are no asyncio.Transport.

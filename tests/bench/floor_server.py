@@ -30,7 +30,7 @@ from grpc_health.v1.health import aio as aio_health
 
 from extproc.core.handles import Profile
 from extproc.envoy_io import server as serving
-from extproc.providers.tokens import warm_up
+from extproc.providers.tokens import count_tokens
 from extproc.stores import scripts
 from extproc.stores.scripts import load_script
 from tests.bench.empty_server import BODY, HEADERS, LAST_BODY, SWITCH_SECONDS, prebuilt_answer
@@ -104,7 +104,7 @@ class _Floor(grpc.GenericRpcHandler):
 async def serve(listen: str, profile: Profile, step: int, redis_url: str) -> None:
     """Serve on ``unix:/path`` or ``HOST:PORT`` until SIGTERM."""
     sys.setswitchinterval(SWITCH_SECONDS)
-    warm_up()
+    count_tokens("one")  # loads the vocabulary of this encoding
     redis = await FloorRedis.connect(redis_url)
     for name in (scripts.RESERVE, scripts.SETTLE):
         await redis.load(load_script(name).source)

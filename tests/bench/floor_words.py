@@ -4,8 +4,10 @@ Keys, scripts and arguments are those of ``extproc.stores.reservation_store``; t
 fields of ``extproc.core.handles``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from extproc.core.handles import NAMESPACE, Profile, duration_text
 from extproc.core.reservations import Knowledge, Outcome, State
@@ -141,7 +143,7 @@ def reply_head(length: int) -> bytes:
 
 
 def admitted_answer(
-    templates: Templates, reservation_id: bytes, handle: bytes, reply: list[int]
+    templates: Templates, reservation_id: bytes, handle: bytes, reply: Sequence[Any]
 ) -> bytes:
     """The whole answer, from the reply of the reserve script (its numbers begin at index 2)."""
     rpm, rpm_left, tpm, tpm_left, reset_ms = reply[4:9]

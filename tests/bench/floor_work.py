@@ -27,7 +27,7 @@ STEPS = ("answer", "read", "reply", "reserve", "ending", "settle")
 _ANSWER, _READ, _REPLY, _RESERVE, _ENDING, _SETTLE = range(len(STEPS))
 _ATTRIBUTES = "envoy.filters.http.ext_proc"
 _SERVICE_ID = "request.headers['x-tokenweir-service']"
-_TOKEN_USAGE = "envoy.ai.token_usage"  # noqa: S105 - the name of a namespace
+_TOKEN_USAGE = "envoy.ai.token_usage"
 _decode = json.JSONDecoder().decode
 
 

@@ -169,8 +169,8 @@ def floor(
 def seeded_valkey(directory: Path) -> Iterator[str]:
     """A Valkey of its own, in which the service has the limits of ``ours``; gives its URL."""
     (port,) = free_ports(1)
-    data = directory / "floor-valkey"
-    data.mkdir()
+    data = directory / "valkey"
+    data.mkdir(parents=True)
     url = f"redis://127.0.0.1:{port}/0"
     command = valkey_command(port, data)
     with (
