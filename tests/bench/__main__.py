@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.bench import chart
 from tests.bench.chain import ChainBench, answers, faults, wrong_answers
 from tests.bench.engine import measure_engine
+from tests.bench.floor import floor_faults, measure_floor
 from tests.bench.latency import LEVELS
 from tests.bench.measure import Machine
 from tests.bench.overshoot import (
@@ -27,14 +28,16 @@ from tests.bench.overshoot import (
 from tests.bench.reading import measure_reading
 from tests.bench.report import machine_values, peer_ratios, text
 from tests.bench.report_chain import chain_values
+from tests.bench.report_floor import floor_values
 from tests.bench.report_limits import Value, engine_values, overshoot_faults, overshoot_values
 from tests.bench.report_reading import large_faults, large_values, reading_values
 from tests.bench.scaling import scaling_faults
 from tests.bench.systems import upstream
 
-PARTS = ("chain", "reading", "engine", "overshoot")
+PARTS = ("chain", "floor", "reading", "engine", "overshoot")
 _DEFAULT_SECONDS, _DEFAULT_ROUNDS = 4.0, 5
 _READING_SHARE = 0.8
+_FLOOR_SHARE, _FLOOR_ROUNDS = 0.45, 3
 
 
 @dataclass(slots=True)
@@ -61,6 +64,17 @@ def _run_chain(upstream_url: str, directory: Path, args: argparse.Namespace, to:
     to.faults += [*faults(chain), *large_faults(chain.large), *scaling_faults(chain.scaling)]
     to.answers += sum(answers(chain).values())
     to.wrong_answers += wrong_answers(chain)
+
+
+def _run_floor(upstream_url: str, directory: Path, args: argparse.Namespace, to: Results) -> None:
+    rounds = min(args.rounds, _FLOOR_ROUNDS)
+    seconds = args.seconds * _FLOOR_SHARE / rounds
+    found = measure_floor(upstream_url, directory, rounds=rounds, seconds=seconds, say=_say)
+    to.values |= floor_values(found.rounds)
+    to.faults += floor_faults(found)
+    for _, sample in found.samples():
+        to.answers += sample.load.statuses.get("200", 0)
+        to.wrong_answers += sample.load.not_200
 
 
 def _run_overshoot(*, sent: int, to: Results) -> None:
@@ -97,10 +111,12 @@ def _run(args: argparse.Namespace) -> Results:
     results.values["seconds"], results.values["rounds"] = args.seconds, args.rounds
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         directory = Path(name)
-        if "chain" in args.parts or args.peers:
+        if {"chain", "floor"} & set(args.parts) or args.peers:
             with upstream(directory) as upstream_url:
                 if "chain" in args.parts:
                     _run_chain(upstream_url, directory, args, results)
+                if "floor" in args.parts:
+                    _run_floor(upstream_url, directory, args, results)
                 if args.peers:
                     _run_peers(upstream_url, directory, seconds=args.seconds, to=results)
         if "reading" in args.parts:

@@ -33,13 +33,13 @@ from extproc.envoy_io.replies import (
 from tests.bench.traffic import MODEL, chat_body, counted
 
 # As `tokenweir serve` sets it.
-_SWITCH_SECONDS = 0.0005
-_HEADERS = CONTINUE_RESPONSE_HEADERS.SerializeToString()
-_BODY = CONTINUE_RESPONSE_BODY.SerializeToString()
-_LAST_BODY = body_reply(None, metered=True).SerializeToString()
+SWITCH_SECONDS = 0.0005
+HEADERS = CONTINUE_RESPONSE_HEADERS.SerializeToString()
+BODY = CONTINUE_RESPONSE_BODY.SerializeToString()
+LAST_BODY = body_reply(None, metered=True).SerializeToString()
 
 
-def _admitted(profile: Profile) -> bytes:
+def prebuilt_answer(profile: Profile) -> bytes:
     """The answer to a request of the benchmark, with plausible numbers."""
     facts = counted(chat_body())
     handle = Handle(
@@ -81,16 +81,16 @@ async def _process(
         if kind == "response_body":
             if message.response_body.end_of_stream:
                 if not message.observability_mode:
-                    await context.write(_LAST_BODY)
+                    await context.write(LAST_BODY)
                 return
             if not message.observability_mode:
-                await context.write(_BODY)
+                await context.write(BODY)
         elif kind == "request_body":
             await context.write(admitted)
             return
         elif kind == "response_headers":
             if not message.observability_mode:
-                await context.write(_HEADERS)
+                await context.write(HEADERS)
         else:
             raise RuntimeError(f"the benchmark's answers have no {kind}")
 
@@ -106,10 +106,10 @@ class _AccessLog(als_pb2_grpc.AccessLogServiceServicer):
 
 async def serve(listen: str, profile: Profile) -> None:
     """Serve on ``unix:/path`` or ``HOST:PORT`` until SIGTERM."""
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     server = grpc.aio.server(options=serving._OPTIONS)
     method = grpc.stream_stream_rpc_method_handler(
-        partial(_process, _admitted(profile)),
+        partial(_process, prebuilt_answer(profile)),
         request_deserializer=pb.ProcessingRequest.FromString,
         response_serializer=None,
     )

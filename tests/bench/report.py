@@ -11,6 +11,7 @@ import grpc
 
 from extproc.demo.envoy_binary import envoy_command
 from tests.bench.report_chain import server_lines
+from tests.bench.report_floor import floor_tables
 from tests.bench.report_limits import Value, engine_lines, limits_table
 from tests.bench.report_reading import large_table, reading_table
 from tests.bench.report_tables import cpu_table, target_lines, time_tables
@@ -61,6 +62,8 @@ def text(values: Mapping[str, Value]) -> str:
     if "json.inline.rps" in values:
         blocks += [cpu_table(values, "json"), cpu_table(values, "stream200"), time_tables(values)]
         blocks.append("\n".join(server_lines(values)))
+    if "floor.native.json_cpu_ratio" in values:
+        blocks.append(floor_tables(values))
     if "overshoot.strict" in values:
         blocks.append(limits_table(values))
     if "script.ratio" in values:

@@ -2,6 +2,7 @@
 
 * ``bare``: Envoy with a listener, one route and the upstream, no filter but the router.
 * ``empty``: Envoy as tokenweir configures it for a profile, and the empty server.
+* ``floor``: the same configuration, the floor server and a real Valkey.
 * ``ours``: the same configuration, ``tokenweir serve`` and a real Valkey. One server speaks all
   profiles, with an Envoy for each.
 
@@ -12,15 +13,19 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import redis
 
 from extproc.demo.processes import free_ports
 from extproc.demo.provider_script import SCRIPT_HEADER
 from extproc.demo.stack import Stack, demo_key
+from extproc.demo.valkey import valkey_command
 from extproc.envoyconfig import RenderOptions, render_bootstrap
 from extproc.envoyconfig.options import Profile
+from extproc.stores import keys
 from tests.bench.running import fetch, running, running_envoy
 from tests.bench.traffic import answer_body
 
@@ -32,7 +37,9 @@ __all__ = [
     "empty",
     "envoy_messages",
     "fetch",
+    "floor",
     "ours",
+    "seeded_valkey",
     "upstream",
 ]
 
@@ -141,17 +148,62 @@ def bare(upstream_url: str, directory: Path) -> Iterator[System]:
 @contextmanager
 def empty(upstream_url: str, directory: Path, profile: Profile) -> Iterator[System]:
     """Envoy and the empty server, over a unix socket as in ``ours``."""
-    name = f"empty-{profile}"
+    command = ["-m", "tests.bench.empty_server", "--profile", profile]
+    with _with_envoy("empty", command, upstream_url, directory, profile) as system:
+        yield system
+
+
+@contextmanager
+def floor(
+    upstream_url: str, directory: Path, profile: Profile, step: str, redis_url: str
+) -> Iterator[System]:
+    """The same with the floor server, up to a step; Redis holds the limits (``seeded_valkey``)."""
+    command = ["-m", "tests.bench.floor_server", "--profile", profile]
+    command += ["--step", step, "--redis", redis_url]
+    name = f"floor-{step}"
+    with _with_envoy(name, command, upstream_url, directory, profile) as system:
+        yield replace(system, redis_url=redis_url)
+
+
+@contextmanager
+def seeded_valkey(directory: Path) -> Iterator[str]:
+    """A Valkey of its own, in which the service has the limits of ``ours``; gives its URL."""
+    (port,) = free_ports(1)
+    data = directory / "valkey"
+    data.mkdir(parents=True)
+    url = f"redis://127.0.0.1:{port}/0"
+    command = valkey_command(port, data)
+    with (
+        running("floor-valkey", command, directory, is_ready=lambda: _answers_ping(url)),
+        redis.Redis.from_url(url) as client,
+    ):
+        client.hset(keys.config(SERVICE), mapping={"status": "1", "rpm": _RPM, "tpm": _TPM})
+        yield url
+
+
+def _answers_ping(url: str) -> bool:
+    with redis.Redis.from_url(url) as client:
+        try:
+            return bool(client.ping())
+        except redis.ConnectionError:
+            return False
+
+
+@contextmanager
+def _with_envoy(
+    kind: str, command: list[str], upstream_url: str, directory: Path, profile: Profile
+) -> Iterator[System]:
+    """A Python server and an Envoy of its own."""
+    name = f"{kind}-{profile}"
     address = f"unix:{directory / name}.sock"
     options = _options(upstream_url, address=address, profile=profile)
-    command = [sys.executable, "-m", "tests.bench.empty_server"]
-    command += ["--listen", address, "--profile", profile]
+    command = [sys.executable, *command, "--listen", address]
     with (
         running(name, command, directory) as python_pid,
         running_envoy(f"{name}-envoy", render_bootstrap(options), directory) as envoy_pid,
     ):
         yield System(
-            name="empty",
+            name=kind,
             port=options.listen_port,
             admin_url=f"http://127.0.0.1:{options.admin_port}",
             envoy_pid=envoy_pid,

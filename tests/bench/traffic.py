@@ -10,6 +10,7 @@ from extproc.providers.requests import ReadLimits, RequestFacts
 
 PATH = "/v1/chat/completions"
 MODEL = "gpt-4o"
+WIRE_FORMAT = "openai_chat"
 OUTPUT_TOKENS = 48
 # With this script the benchmark's upstream answers by its stream of 200 chunks; the fake provider
 # would give one like it.
@@ -99,3 +100,17 @@ def answer_body() -> bytes:
         "usage": usage,
     }
     return json.dumps(answer, separators=(",", ":")).encode()
+
+
+# What the reserve script replies to such a request (lua/reserve.lua), with plausible numbers.
+PLAUSIBLE_REPLY = (
+    b"admitted",
+    b"202601010000",
+    187,
+    443,
+    2_000_000_000,
+    1_999_900_000,
+    1_000_000_000_000,
+    999_999_900_000,
+    30_000,
+)
