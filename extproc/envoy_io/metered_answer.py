@@ -246,6 +246,7 @@ class MeteredAnswer:
         assert self._reader is not None
         self._settled = True
         self.done = ended
+        self._reader.skip_told_text()
         # We stop, not the answer: the rest passes unseen.
         interrupted = not ended and self._is_stopping()
         if self._steps is None and self._reader.left_to_read <= _SHORT_BYTES:

@@ -7,9 +7,9 @@ directions in practice.
 
 import codecs
 from collections.abc import Generator
-from typing import Literal
 
 from extproc.core.usage import Usage
+from extproc.providers.answer_kinds import Kind, kind_of
 from extproc.providers.content_coding import sniff_answer
 from extproc.providers.held_chunks import HeldChunks
 from extproc.providers.hidden_usage import hides_nothing, is_usage_only
@@ -27,11 +27,7 @@ from extproc.providers.wire_formats import Answer, Framer, Header, WireFormat
 
 MAX_INFLATED_BYTES = 64 * 1024 * 1024
 _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
-_SSE_FIELDS = (b"data", b"event", b"id", b"retry", b":")
-_BINARY_TYPES = ("audio/", "application/octet-stream")
 _LINE_ENDS = (b"\n", b"\r\n", b"\r")
-
-Kind = Literal["json", "events", "text", "binary"]
 
 
 def answer_reader(
@@ -93,7 +89,8 @@ class AnswerReader:
         self._framer: Framer = self._sse
         self._decoder: codecs.IncrementalDecoder | None = None
         self._hid_open_event = False
-        self._held = HeldChunks()
+        markers: tuple[bytes, ...] | None = getattr(self._answer, "text_markers", None)
+        self._held = HeldChunks(None if hides_usage else markers)
         self._gives_up_hiding = False
         self._gave_up = False
         self._json = JsonCollector()
@@ -213,7 +210,9 @@ class AnswerReader:
 
     def steps(self, chunk: bytes, *, end: bool) -> Generator[None, None, bytes | None]:
         """The same in steps of a few ms. All must be taken before anything else is asked."""
-        self._read_held()
+        while self._held:
+            self._read_some()
+            yield
         data, hides = chunk, self._hides
         if self._coded_head is not None:
             data = self._coded_head + chunk
@@ -246,19 +245,30 @@ class AnswerReader:
 
     def _may_wait(self, chunk: bytes, *, end: bool) -> bool:
         """Hold a chunk of events that can be passed on before it is read."""
-        if end or self._kind != "events":
+        if self._kind != "events" or (end and not self._held.may_end):
             return False
         if self._hides:
             is_begin = self._framer is self._sse and self._sse.is_between_events
             if not is_begin or self._hid_open_event or not hides_nothing(chunk):
                 return False
-        if self._held.add(chunk):
-            self._read_held()
+        if self._held.add(chunk, end=end):
+            self._read_some()
         return True
 
+    def _read_some(self) -> None:
+        data = self._held.take()
+        self._read(data, end=self._held.ended and not self._held)
+
     def _read_held(self) -> None:
-        if self._held:
-            self._read(self._held.take(), end=False)
+        while self._held:
+            self._read_some()
+
+    def skip_told_text(self) -> None:
+        """After the end: what was produced need not be read where the end tells what was used."""
+        if self._held and self._framer is self._sse and self._sse.is_between_events:
+            is_fine = not self._answer.error
+            if is_fine and self._held.drop_text(self._spoken.answer(TextTally(self._encoding))):
+                self._tally.saw_text = True
 
     def _read_in_steps(self, data: bytes, *, end: bool) -> Generator[None, None, bytes]:
         out: list[bytes] = []
@@ -297,10 +307,12 @@ class AnswerReader:
             head = self._head + data
             data = head.lstrip(_BOM_AND_SPACE)
             before = head[: len(head) - len(data)]
-            self._kind = self._sniff(data, end=end)
+            self._kind, make = kind_of(self._spoken, data, self._content_type, end=end)
             if self._kind is None:
                 self._head = data
                 return before
+            if make is not None:
+                self._framer = make(self._hides)
             self._head = b""
         if self._kind == "events":
             return before + self._read_events(self._framer.feed(data, end=end))
@@ -310,27 +322,6 @@ class AnswerReader:
         elif self._kind == "text" and self._spoken.plain_answer == "text":
             self._read_text(data, end=end)
         return before + data
-
-    def _sniff(self, start: bytes, *, end: bool) -> Kind | None:
-        if not start:
-            return None
-        is_binary = self._spoken.plain_answer == "binary"
-        if is_binary and self._content_type.startswith(_BINARY_TYPES):
-            return "binary"
-        for framing in self._spoken.framings:
-            begins = framing.begins(start, self._content_type)
-            if begins is None and not end:
-                return None
-            if begins:
-                self._framer = framing.make(self._hides)
-                return "events"
-        if start[:1] in (b"{", b"["):
-            return "json"
-        if "event-stream" in self._content_type or start.startswith(_SSE_FIELDS):
-            return "events"
-        if not end and any(field.startswith(start) for field in _SSE_FIELDS):
-            return None
-        return "binary" if is_binary else "text"
 
     def _read_text(self, data: bytes, *, end: bool) -> None:
         """Text that was produced, with nothing around it."""

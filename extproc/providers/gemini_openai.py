@@ -16,6 +16,8 @@ class GoogleOpenAiAnswer(OpenAiAnswer):
     output.
     """
 
+    text_markers = None
+
     def _take_usage(self, report: JsonObject) -> None:
         super()._take_usage(_with_thoughts(report))
 

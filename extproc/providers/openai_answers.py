@@ -1,5 +1,7 @@
 """OpenAI's answers: usage and text of chat completions, completions and embeddings."""
 
+from typing import ClassVar
+
 from extproc.providers.json_answer import child, children
 from extproc.providers.openai_usage import ReportedAnswer
 from extproc.providers.requests import JsonObject
@@ -14,8 +16,10 @@ class OpenAiAnswer(ReportedAnswer):
     """What one answer said so far; also of the many providers that copy the format.
 
     ``running_output_tokens`` is the provider's last running number (vLLM's continuous usage); the
-    tally then holds only the text that came after it.
+    tally then holds only the text that came after it. ``text_markers``: see ``HeldChunks``.
     """
+
+    text_markers: ClassVar[tuple[bytes, ...] | None] = (b'"error"', b'"x_groq"', b"event:")
 
     def __init__(self, tally: TextTally) -> None:
         super().__init__(tally)
@@ -126,6 +130,7 @@ class OpenAiEmbeddingsAnswer(OpenAiAnswer):
     ``output_key`` is where an answer holds what was produced.
     """
 
+    text_markers = None
     input_only = True
     output_key = "data"
 

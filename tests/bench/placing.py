@@ -36,7 +36,7 @@ def server_apart(pids: Iterable[int]) -> Iterator[bool]:
     own = max(cores)
     us = psutil.Process()
     everybody = {each.pid: each for each in (us, *us.children(recursive=True))}
-    servers = {}
+    servers: dict[int, psutil.Process] = {}
     for pid in pids:
         server = everybody.get(pid) or psutil.Process(pid)
         servers |= {each.pid: each for each in (server, *server.children(recursive=True))}

@@ -56,13 +56,16 @@ def measure_rounds(
     rounds: int,
     seconds: float,
     after_each: Callable[[Mapping[str, Sample]], None] | None = None,
+    times: Mapping[str, int] | None = None,
 ) -> Rounds:
     """``seconds`` is of one round of one system; who comes first changes from round to round.
-    ``after_each`` is called with the samples of each round."""
+    ``after_each`` is called with the samples of each round. ``times``: so many times the clients
+    of the kind, by system."""
+    connections = {name: kind.connections * (times or {}).get(name, 1) for name in systems}
     samples: Rounds = {name: [] for name in systems}
     names = list(systems)
-    for system in systems.values() if rounds > 1 else ():  # warm-up
-        _load(system, kind, directory, connections=kind.connections, seconds=seconds / 2)
+    for name, system in systems.items() if rounds > 1 else ():  # warm-up
+        _load(system, kind, directory, connections=connections[name], seconds=seconds / 2)
     settle()
     for number in range(rounds):
         at = number % len(names)
@@ -72,7 +75,7 @@ def measure_rounds(
                     systems[name],
                     kind.request,
                     directory,
-                    connections=kind.connections,
+                    connections=connections[name],
                     seconds=seconds,
                 )
             )

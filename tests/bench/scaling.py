@@ -34,11 +34,17 @@ class Scaling:
 def measure_scaling(
     one: System, two: System, directory: Path, *, rounds: int, seconds: float
 ) -> Scaling:
-    """``two`` is a system whose Python process supervises its workers."""
+    """``two`` is a system whose Python process supervises its workers. It has twice the clients, so
+    that a worker of it has as much to do at once: with less, each request costs more."""
     pids = [worker.pid for worker in psutil.Process(two.python_pid).children()]
     before = [cpu_seconds(pid) for pid in pids]
     measured = measure_rounds(
-        JSON, {"one": one, "two": two}, directory, rounds=rounds, seconds=seconds
+        JSON,
+        {"one": one, "two": two},
+        directory,
+        rounds=rounds,
+        seconds=seconds,
+        times={"two": WORKERS},
     )
     used = [cpu_seconds(pid) - then for pid, then in zip(pids, before, strict=True)]
     return Scaling(rounds=measured, shares=tuple(each / sum(used) for each in used))

@@ -22,6 +22,8 @@ from tests.soak.kinds import KINDS
 _BATCH = 500
 # A counter and its reservations are read one after the other: what ended in between, again.
 _LOOKS = 4
+# Of two of the provider's chunks.
+_MOST_CUT_TOKENS = 8
 _OPEN = "RESERVED"
 
 
@@ -187,6 +189,10 @@ def may_differ(
         # Envoy had begun to send it when the client left.
         return record.get("outcome") == "client_gone" and charged <= int(record["reserved"])
     profile, _, name = entry.label.partition("/")
+    if name == "broken" and profile == "inline":
+        # When its upstream breaks, Envoy drops the chunk that it was about to hand to us, and with
+        # it to the client. Seen where four programs wait for two cores: 28 of 540.
+        return 0 < due - charged <= _MOST_CUT_TOKENS
     kind = KINDS.get(name)
     if kind is None or profile not in kind.guess:
         return False

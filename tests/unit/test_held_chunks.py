@@ -109,8 +109,69 @@ def test_what_is_told_and_passed_on_is_the_same(seed: int, *, hides: bool) -> No
     assert _facts(held) == _facts(at_once)
 
 
+def _charge(reader: AnswerReader) -> tuple[object, ...]:
+    """What a settlement is made of (MeteredAnswer)."""
+    is_told = reader.usage.is_known and reader.complete and not reader.error
+    counted = 0 if is_told else reader.counted_output_tokens()
+    saw_output = reader.saw_output
+    return reader.usage, reader.error, reader.error_value, reader.unread, saw_output, counted
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_the_charge_is_the_same_when_text_that_nobody_needs_is_not_read(seed: int) -> None:
+    random_ = random.Random(1000 + seed)
+    chunks = list(_cut(_stream(random_), random_))
+    held, at_once = _reader(hides=False), _reader(hides=False)
+    is_whole = random_.random() < 0.8
+    for number, chunk in enumerate(chunks):
+        end = is_whole and number == len(chunks) - 1
+        assert held.feed(chunk, end=end) is None
+        _read_at_once(at_once, chunk, end=end)
+    held.skip_told_text()
+    assert _charge(held) == _charge(at_once)
+
+
+def _told_stream(texts: int) -> list[bytes]:
+    delta = {"choices": [{"index": 0, "delta": {"content": "x" * 100}}], "usage": None}
+    usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 9}}
+    events = [delta] * texts + [usage]
+    return [
+        *(_event(event, space="", line_end="\n") for event in events),
+        b"data: [DONE]\n\n",
+    ]
+
+
+@pytest.mark.parametrize("texts", [1, 20, 200, 2000])
+def test_the_text_of_an_answer_whose_end_tells_all_is_not_counted(texts: int) -> None:
+    reader = _reader(hides=False)
+    chunks = _told_stream(texts)
+    most = 0
+    for number, chunk in enumerate(chunks):
+        reader.feed(chunk, end=number == len(chunks) - 1)
+        most = max(most, reader.left_to_read)
+    reader.skip_told_text()
+    assert reader.left_to_read < 16 * 1024 or texts > 200
+    assert reader.saw_output
+    assert reader.complete
+    assert (reader.usage.input_tokens, reader.usage.output_tokens) == (7, 9)
+    # The provider's own number, and nothing of ours.
+    assert reader.counted_output_tokens() == 9
+    # What is read meanwhile is counted by the tally as it comes; the rest is held, and bounded.
+    assert most < 128 * 1024
+
+
+def test_without_its_end_the_text_is_read_and_counted() -> None:
+    reader = _reader(hides=False)
+    chunks = _told_stream(20)
+    for chunk in chunks[:-2]:
+        reader.feed(chunk, end=False)
+    reader.skip_told_text()
+    assert not reader.usage.is_known
+    assert reader.counted_output_tokens() > 20
+
+
 def test_no_more_is_held_than_is_read_in_a_millisecond() -> None:
-    held = HeldChunks()
+    held = HeldChunks(None)
     event = _event({"choices": [{"index": 0, "delta": {"content": "x"}}]}, space="", line_end="\n")
     most = 0
     for _ in range(1000):
@@ -121,7 +182,7 @@ def test_no_more_is_held_than_is_read_in_a_millisecond() -> None:
 
 
 def test_tiny_events_are_counted_by_their_lines() -> None:
-    held = HeldChunks()
+    held = HeldChunks(None)
     added = 0
     while not held.add(b"data:{}\n"):
         added += 1

@@ -39,6 +39,8 @@ def read_decisions(body: JsonObject, limits: ReadLimits, _target: Target) -> Req
 class DecisionsAnswer(OpenAiAnswer):
     """Answers without text."""
 
+    text_markers = None
+
     @property
     def unread(self) -> bool:
         return self.saw_output and not self._usage.is_known
