@@ -48,7 +48,7 @@ def test_what_fills_at_first_and_then_stays_is_no_leak() -> None:
         (run(blocks_each=6), "memory.blocks"),
         (run(mb_each=0.01), "memory.growth"),
         (run(first_mb=60), "memory.worker"),
-        ([replace(one, requests=one.requests * 20) for one in run(mb_each=0.003)], "memory.slope"),
+        ([replace(one, requests=one.requests * 80) for one in run(mb_each=0.005)], "memory.slope"),
     ],
 )
 def test_what_grows_is_named(samples: list[Sample], named: str) -> None:
