@@ -89,12 +89,13 @@ def plan_changes(
     changes: list[PriceChange] = []
     problems: list[str] = []
     for entry in entries:
+        # A class that the file does not name has no price any more.
         wanted: dict[tuple[object, ...], PriceRow | None] = {
-            row.key: row for row in entry.rows(now)
+            key: None for key in by_key if key[:2] == (entry.provider, entry.model)
         }
-        gone = {key: None for key in by_key if key[:2] == (entry.provider, entry.model)}
-        for key, row in (gone | wanted).items():
-            change = _change(row, by_key.get(key, []), entry.effective_from or now)
+        wanted |= {row.key: row for row in entry.rows(now)}
+        for key, new in wanted.items():
+            change = _change(new, by_key.get(key, []), entry.effective_from or now)
             if change is None:
                 continue
             changes.append(change)
