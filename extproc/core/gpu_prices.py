@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from extproc.core.prices import MAX_PRICE, MILLION
+from extproc.core.prices import MILLION
+from extproc.core.reservations import MAX_PRICE
 
 _SECONDS = 3600
 

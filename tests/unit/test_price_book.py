@@ -13,7 +13,7 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 
 def row(model: str, micros: int, *, provider: str = "openai", **more: Any) -> PriceRow:
-    given = {"effective_from": START} | more
+    given: dict[str, Any] = {"effective_from": START} | more
     kind = given.pop("price_class", PriceClass.INPUT)
     rate = Rate(price_class=kind, micros_per_million=micros)
     return PriceRow(provider=provider, model=model, rate=rate, **given)
@@ -21,7 +21,7 @@ def row(model: str, micros: int, *, provider: str = "openai", **more: Any) -> Pr
 
 def micros(book: PriceBook, provider: str, model: str, at: datetime = NOON) -> int | None:
     plan = book.plan(provider, model, at)
-    return plan and plan.rates[0].micros_per_million
+    return None if plan is None else plan.rates[0].micros_per_million
 
 
 BOOK = PriceBook(
@@ -105,4 +105,4 @@ def test_an_entry_without_a_price_of_input_is_no_price() -> None:
 )
 def test_what_cannot_be_stored_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must|whole"):
-        row(**({"model": "m", "micros": 1} | wrong))
+        row(**{"model": "m", "micros": 1, **wrong})

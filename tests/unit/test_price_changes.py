@@ -27,7 +27,7 @@ def load(rows: list[PriceRow], wanted: PriceEntry, now: datetime = NOW) -> list[
 
 def price(rows: list[PriceRow], at: datetime) -> int | None:
     plan = PriceBook(rows).plan("p", "m", at)
-    return plan and plan.rates[0].micros_per_million
+    return None if plan is None else plan.rates[0].micros_per_million
 
 
 def test_a_new_price_ends_the_old_one_and_changes_nothing_before_it() -> None:
