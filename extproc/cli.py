@@ -98,6 +98,12 @@ def _limits(args: argparse.Namespace) -> int:
     return asyncio.run(run_limits_command(args, load_settings(args.config)))
 
 
+def _prices(args: argparse.Namespace) -> int:
+    from extproc.cli_prices import run_prices_command
+
+    return asyncio.run(run_prices_command(args, load_settings(args.config)))
+
+
 def _explain(args: argparse.Namespace) -> int:
     from extproc.cli_explain import run_explain_command
 
@@ -183,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
                 help="so many processes, at server.listen and the addresses after it",
             )
     _add_limits(commands, config)
+    _add_prices(commands, config)
     _add_explain(commands, config)
     _add_reviews(commands, config)
     _add_inspect(commands)
@@ -217,6 +224,15 @@ def _add_limits(commands: Any, config: argparse.ArgumentParser) -> None:
     add("list", "show all services")
     add_policy_verbs(verbs, config)
     limits.set_defaults(run=_limits)
+
+
+def _add_prices(commands: Any, config: argparse.ArgumentParser) -> None:
+    from extproc.cli_prices import add_price_verbs
+
+    text = "show and change the price book"
+    prices = commands.add_parser("prices", help=text, description=text, parents=[config])
+    add_price_verbs(prices.add_subparsers(dest="verb", required=True, metavar="VERB"), config)
+    prices.set_defaults(run=_prices)
 
 
 def _add_explain(commands: Any, config: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ written out. An error is a PolicyFileError that names the line, whatever the tex
 """
 
 import re
+from decimal import Decimal
 from typing import Any
 
 import yaml
@@ -18,9 +19,11 @@ _MAX_PROBLEM = 200
 _MAX_DIGITS = 30
 _UNDER_WAY = (0, 0)
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9_]*)", re.ASCII)
+_FRACTION = re.compile(r"(?:0|[1-9][0-9]*)\.[0-9]+", re.ASCII)
 
 _TAG = "tag:yaml.org,2002:"
 _STR, _INT, _MERGE = f"{_TAG}str", f"{_TAG}int", f"{_TAG}merge"
+_FLOAT = f"{_TAG}float"
 _SCALARS = {_STR, _INT, *(f"{_TAG}{name}" for name in ("float", "bool", "null", "timestamp"))}
 
 
@@ -28,11 +31,15 @@ class PolicyFileError(ValueError):
     """The file is wrong; a line for each mistake."""
 
 
-def read_yaml(text: str) -> Any:
-    """The one document in ``text``. Raises PolicyFileError and nothing else."""
+def read_yaml(text: str, *, exact_fractions: bool = False) -> Any:
+    """The one document in ``text``. Raises PolicyFileError and nothing else.
+
+    ``exact_fractions``: 1.25 is a Decimal, and nothing is a float: for money.
+    """
     loader = None
     try:
         loader = _Loader(text)
+        loader.exact_fractions = exact_fractions
         node = loader.get_single_node()
         if node is None:
             return None
@@ -60,6 +67,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
+        self.exact_fractions = False
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self._depth += 1
@@ -131,6 +139,10 @@ def _made(loader: _Loader, node: yaml.Node, known: dict[int, Any]) -> Any:
         raise _wrong(
             node, f"{text}: write a number in decimal digits, without zeros before it; quote text"
         )
+    if node.tag == _FLOAT and loader.exact_fractions:
+        if _FRACTION.fullmatch(node.value) is None or len(node.value) > _MAX_DIGITS:
+            raise _wrong(node, f"{text}: write a number in decimal digits, as 0.25")
+        return Decimal(node.value)
     try:
         return loader.construct_object(node)
     except Exception as error:  # YAML's own constructors raise whatever comes, for "!!bool x"

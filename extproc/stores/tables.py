@@ -115,3 +115,34 @@ limit_override = Table(
     Index("ix_limit_override_policy", "policy"),
     **_UTF8,
 )
+
+# A row is one price from a moment on. It is never changed, except that its end may come: one that
+# never counted ends where it begins.
+price = Table(
+    "price",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    # "*": every provider.
+    Column("provider", String(64), nullable=False),
+    # A glob.
+    Column("model", String(256), nullable=False),
+    # core.prices.PriceClass
+    Column("price_class", String(32), nullable=False),
+    # "": the standard one.
+    Column("service_tier", String(32), nullable=False),
+    # Counts for requests with more tokens of input than this.
+    Column("above_input_tokens", BigInteger, nullable=False),
+    # What a million of which the price is for: token, call.
+    Column("unit", String(16), nullable=False),
+    Column("currency", String(3), nullable=False),
+    Column("micros_per_million", BigInteger, nullable=False),
+    # The part of it that counts, in thousandths.
+    Column("permille", Integer, nullable=False),
+    Column("source", String(256), nullable=False),
+    Column("effective_from", DateTime, nullable=False),
+    Column("effective_to", DateTime),
+    Column("created_at", DateTime, nullable=False, server_default=func.current_timestamp()),
+    Index("ix_price_model", "provider", "model"),
+    Index("ix_price_effective_to", "effective_to"),
+    **_UTF8,
+)

@@ -39,6 +39,7 @@ ONLY_IN: dict[str, set[str]] = {
     "backports": {"providers"},
     "compression": {"providers"},
     "envoy_data_plane": {"envoyconfig"},
+    "genai_prices": {"starting_prices"},
     "aiohttp": set(),
     "openai": set(),
     "anthropic": set(),
