@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from extproc.stores.tables import metadata
+from extproc.stores.ledger_tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
