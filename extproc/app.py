@@ -294,9 +294,7 @@ async def work(settings: Settings) -> None:
     listen = settings.reaper.metrics_listen
     stop_metrics = None if listen is None else _listen_metrics(listen, metrics)
     try:
-        async with asyncio.TaskGroup() as jobs:
-            jobs.create_task(reaper.run(stop))
-            jobs.create_task(write_ledger(settings, metrics, stop))
+        await asyncio.gather(reaper.run(stop), write_ledger(settings, metrics, stop))
     finally:
         if stop_metrics is not None:
             stop_metrics()

@@ -8,7 +8,7 @@ from a usage event (``lua/include/event.lua``), whose fields ``entry_of`` reads.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 from extproc.core.ids import ACROSS_PREFIX, is_root_id, is_valid_id
 from extproc.core.reservations import Knowledge, Outcome, Source, State
@@ -235,7 +235,7 @@ def _knowledge(given: Mapping[str, str]) -> str:
     return _KNOWLEDGE[text]
 
 
-def _kinds(given: Mapping[str, str]) -> dict[str, int]:
+def _kinds(given: Mapping[str, str]) -> dict[str, Any]:
     text = given.get("kinds", "")
     kinds: dict[str, int] = {}
     for part in text.split(", ") if text else ():

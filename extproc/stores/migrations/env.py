@@ -2,7 +2,8 @@
 
 from alembic import context
 
-from extproc.stores.ledger_tables import metadata
+from extproc.stores import ledger_tables  # noqa: F401  # its tables are part of the schema
+from extproc.stores.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
