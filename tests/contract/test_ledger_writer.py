@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from extproc.stores.batcher import RedisBatcher
 from extproc.stores.cluster import RedisCluster
 from extproc.stores.event_stream import RedisEventSource
 from extproc.stores.ledger_table import LedgerTable
+from extproc.stores.migrate import upgrade
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
 from tests.support.cluster import ValkeyCluster
@@ -54,8 +54,8 @@ class Notes:
 
 
 @pytest.fixture
-async def source(batcher: RedisBatcher) -> AsyncIterator[RedisEventSource]:
-    yield RedisEventSource(batcher, reclaim_ms=0)
+async def source(batcher: RedisBatcher) -> RedisEventSource:
+    return RedisEventSource(batcher, reclaim_ms=0)
 
 
 def writer(source: Any, ledger: Any, notes: Notes, **named: Any) -> LedgerWriter:
@@ -142,7 +142,7 @@ async def test_a_dead_event_is_kept_with_its_reason_and_stops_nobody(
     source: RedisEventSource, database: Database, sql_url: str, redis_client: redis.Redis
 ) -> None:
     for _ in range(2):
-        append(redis_client, [event(1), event(2, input="lots"), {"what": "\udcff"[:0]}, event(3)])
+        append(redis_client, [event(1), event(2, input="lots"), {"what": ""}, event(3)])
     notes = Notes()
     await writer(source, LedgerTable(database), notes).sweep()
     assert count(sql_url, "usage_ledger") == 2
@@ -284,14 +284,12 @@ async def test_a_stream_of_a_root_that_nobody_has_registered_is_found(
 async def test_in_a_cluster_every_stream_is_read(
     cluster: ValkeyCluster, redis_cluster: RedisCluster, sqlite_url: str
 ) -> None:
-    from extproc.stores.migrate import upgrade
-
     upgrade(sqlite_url)
     database = Database(url=sqlite_url, timeout_ms=10_000)
     roots = [f"svc-{i}" for i in range(6)]
-    for root in roots:
-        node = cluster.owner(keys.events(root))
-        node.client.xadd(keys.events(root), event(1, root=root))
+    for number, root in enumerate(roots):
+        client: redis.Redis = cluster.owner(keys.events(root)).client
+        append(client, [event(number, root=root)], root=root, registers=False)
     source = RedisEventSource(redis_cluster, reclaim_ms=0)
     assert await writer(source, LedgerTable(database), Notes(), batch=2).sweep() == 6
     assert count(sqlite_url, "ledger_hour") == 6
@@ -356,7 +354,5 @@ async def test_the_ledger_adds_up_to_what_redis_charged(
         )
         assert {root: int(total) for root, total in found} == charged
     assert count(sql_url, "usage_ledger") == changes
-    ended = {
-        tuple(row) for row in rows(sql_url, "SELECT DISTINCT reservation_id FROM usage_ledger")
-    }
-    assert rows(sql_url, "SELECT SUM(requests) FROM ledger_hour") == [(len(ended),)]
+    ended = rows(sql_url, "SELECT COUNT(DISTINCT reservation_id) FROM usage_ledger")
+    assert rows(sql_url, "SELECT SUM(requests) FROM ledger_hour") == ended

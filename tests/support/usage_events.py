@@ -41,10 +41,17 @@ def event(number: int = 1, *, root: str = ROOT, **changes: str | int) -> dict[st
     return {name: str(value) for name, value in {**fields, **changes}.items()}
 
 
-def append(client: redis.Redis, events: Iterable[dict[str, str]], *, root: str = ROOT) -> None:
+def append(
+    client: redis.Redis,
+    events: Iterable[dict[str, str]],
+    *,
+    root: str = ROOT,
+    registers: bool = True,
+) -> None:
     """As the scripts do it."""
     pipe: Any = client.pipeline(transaction=False)
-    pipe.sadd(keys.ROOTS, root)
+    if registers:
+        pipe.sadd(keys.ROOTS, root)
     for fields in events:
         pipe.xadd(keys.events(root), fields)
     pipe.execute()
