@@ -34,6 +34,7 @@ from extproc.envoy_io.native import Native
 from extproc.envoy_io.server import GrpcServer
 from extproc.jobs.factor_exchange import FactorExchange
 from extproc.jobs.reaper import Reaper
+from extproc.ledger_work import write_ledger
 from extproc.providers.registry import load_extensions
 from extproc.providers.tokens import warm_up
 from extproc.settings import HeaderSource, Settings
@@ -187,7 +188,7 @@ async def serve(settings: Settings) -> None:
     executor = ThreadPoolExecutor(_COUNTING_THREADS, thread_name_prefix="count")
     database = open_database(settings)
     redis = open_redis(settings)
-    store = SlicedReservationStore(redis)
+    store = SlicedReservationStore(redis, writes_events=settings.ledger.enabled)
     limits = CachedLimitSource(
         redis,
         PolicyTable(database),
@@ -278,12 +279,13 @@ async def serve(settings: Settings) -> None:
 
 
 async def work(settings: Settings) -> None:
-    """Run the reaper until SIGTERM or SIGINT. Any number of these may run at once."""
+    """Run the reaper, and the ledger writer where it is switched on, until SIGTERM or SIGINT. Any
+    number of these may run at once."""
     stop, _ = _stop_on_signals()
     metrics = Metrics()
     redis = open_redis(settings)
     reaper = Reaper(
-        RedisReservationStore(redis),
+        RedisReservationStore(redis, writes_events=settings.ledger.enabled),
         metrics,
         policy=settings.reaper.policy,
         interval=settings.reaper.interval_seconds,
@@ -292,7 +294,7 @@ async def work(settings: Settings) -> None:
     listen = settings.reaper.metrics_listen
     stop_metrics = None if listen is None else _listen_metrics(listen, metrics)
     try:
-        await reaper.run(stop)
+        await asyncio.gather(reaper.run(stop), write_ledger(settings, metrics, stop))
     finally:
         if stop_metrics is not None:
             stop_metrics()

@@ -177,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     config = _config_option()
     for name, command, text in (
         ("serve", _serve, "run the gRPC server that Envoy talks to"),
-        ("work", _work, "run the reaper of reservations that nobody ended"),
+        ("work", _work, "run the reaper of reservations that nobody ended, and write the ledger"),
     ):
         sub = commands.add_parser(name, help=text, description=text, parents=[config])
         sub.set_defaults(run=command)

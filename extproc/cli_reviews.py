@@ -51,7 +51,7 @@ async def run_reviews_command(args: argparse.Namespace, settings: Settings) -> i
         max_connections=1,
     )
     try:
-        reviews = Reviews(redis)
+        reviews = Reviews(redis, writes_events=settings.ledger.enabled)
         if said is None:
             _print(await reviews.waiting(args.root), as_json=args.json)
             return 0

@@ -251,6 +251,19 @@ class LocalViewSettings(_Section):
     slices_per_service: int = Field(default=4, ge=1, le=64)
 
 
+class LedgerSettings(_Section):
+    """Usage events, and the ledger in SQL that `work` writes of them (docs/ledger.md)."""
+
+    # For `serve`, `work` and `reviews` alike.
+    enabled: bool = False
+    # In one transaction.
+    batch_events: int = Field(default=1000, ge=1, le=5000)
+    # How long to wait when there was nothing to write.
+    interval_seconds: float = Field(default=0.5, gt=0, le=60)
+    # Events that a writer has read and neither written nor given up for so long are another's.
+    reclaim_seconds: float = Field(default=60.0, ge=1, le=3600)
+
+
 class LogSettings(_Section):
     """Structured logs go to standard error, one JSON object a line."""
 
@@ -273,6 +286,7 @@ class Settings(BaseSettings):
     prices: tuple[PriceSettings, ...] = ()
     reaper: ReaperSettings = ReaperSettings()
     local_view: LocalViewSettings = LocalViewSettings()
+    ledger: LedgerSettings = LedgerSettings()
     log: LogSettings = LogSettings()
 
     def price_list(self) -> PriceList:

@@ -12,15 +12,15 @@
 -- KEYS[4..] resv:{root}:<id>     hashes, the records of the requests
 --
 -- ARGV[1] slice id
--- ARGV[2..] eight for each request: id, input tokens, reserved tokens, wire format, model, request id,
---           owner, request hash
+-- ARGV[2..] nine for each request: id, input tokens, reserved tokens, wire format, model, request id,
+--           owner, request hash, who asks where the record is to keep it
 --
 -- Reply: how many records were made, or -1: the slice is not known (any more); and 1 when the limits are
 -- still those by which the slice was taken.
 -- From a slice that has been given back nothing is left, so what is drawn late holds nothing: its
 -- settlement then charges all of it.
 
-local EACH = 8
+local EACH = 9
 
 local now = now_ms()
 local slice = redis.call('HMGET', KEYS[2], 'until', 'charged', 'requests', 'minute', 'at', 'lease',
@@ -79,6 +79,9 @@ for i = 4, #KEYS do
     end
     if ARGV[first + 6] ~= '' or ARGV[first + 7] ~= '' then
       redis.call('HSET', KEYS[i], 'owner', ARGV[first + 6], 'hash', ARGV[first + 7])
+    end
+    if ARGV[first + 8] ~= '' then
+      redis.call('HSET', KEYS[i], 'who', ARGV[first + 8])
     end
     redis.call('PEXPIRE', KEYS[i], digits(lease + OPEN_SLACK_MS))
     redis.call('ZADD', KEYS[3], digits(now + lease), id)

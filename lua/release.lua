@@ -5,6 +5,7 @@
 --!include counters.lua
 --!include correct.lua
 --!include ending.lua
+--!include event.lua
 --!include idempotency.lua
 --!include review.lua
 -- release: gives all tokens back and keeps the request count, or (undo) gives that back too.
@@ -14,6 +15,7 @@
 -- KEYS[3] pending:{root}         sorted set, open reservations
 -- KEYS[4] rate:rpm:{root}:       prefix of the request windows
 -- KEYS[5] review:{root}          sorted set, what waits for people's word (see review.lua)
+-- KEYS[6] events:{root}          stream, where usage events are wanted (see event.lua)
 --
 -- ARGV[1] reservation id         ARGV[3] outcome
 -- ARGV[2] rank of the knowledge  ARGV[4] source
@@ -36,6 +38,9 @@ if reply then
     end
   end
   review(KEYS[5], KEYS[2], ARGV[1], reply[1], 'RELEASED', ARGV[4])
+  if KEYS[6] then
+    write_event(KEYS[6], KEYS[2], ARGV[1], reply[1], 0, 0, '', ARGV[5] == '1')
+  end
   return reply
 end
 redis.call('HSET', KEYS[2], 'state', 'RELEASED', 'rank', 3, 'reserved', 0, 'charged', 0,

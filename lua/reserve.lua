@@ -25,7 +25,7 @@
 -- ARGV[12] 1: strict, 2: no history    ARGV[14] owner, ARGV[15] request hash
 -- ARGV[13] platform's output cap, or -1
 -- ARGV[16] life of the idempotency key in ms, or empty: none     ARGV[17] its digest
--- ARGV[18] who asks, for the note of a refusal
+-- ARGV[18] who asks, for the note of a refusal     ARGV[19] 1: the record keeps it, for usage events
 --
 -- Replies, nothing taken except by the first:
 --   admitted, minute, input, reserved, rpm, left, tpm, left, reset ms
@@ -158,6 +158,9 @@ redis.call('HSET', KEYS[5], 'state', 'RESERVED', 'rank', 0, 'minute', name, 'inp
   'wire_format', ARGV[6], 'model', ARGV[7], 'request_id', ARGV[8])
 if ARGV[14] ~= '' or ARGV[15] ~= '' then
   redis.call('HSET', KEYS[5], 'owner', ARGV[14], 'hash', ARGV[15])
+end
+if ARGV[19] == '1' and ARGV[18] ~= '' then
+  redis.call('HSET', KEYS[5], 'who', ARGV[18])
 end
 if ARGV[16] ~= '' then
   redis.call('HSET', KEYS[5], 'idem', ARGV[17])

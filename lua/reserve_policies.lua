@@ -33,7 +33,7 @@
 -- ARGV[10] quantile per mille    ARGV[20] the same as the record keeps them (see correct.lua)
 -- ARGV[21] other roots that this reservation will ask, with commas
 -- ARGV[22] life of the idempotency key in ms, or empty: none     ARGV[23] its digest
--- ARGV[24] who asks, for the note of a refusal
+-- ARGV[24] who asks, for the note of a refusal     ARGV[25] 1: the record keeps it, for usage events
 --
 -- Replies, nothing taken except by the first; states are remaining and reset ms of every counter:
 --   taken, minute, input, reserved, cost, {states}, {shadow refusals}
@@ -193,6 +193,9 @@ if ARGV[5] ~= '' then
 end
 if ARGV[21] ~= '' then
   keep('also', ARGV[21])
+end
+if ARGV[25] == '1' and ARGV[24] ~= '' then
+  keep('who', ARGV[24])
 end
 if ARGV[22] ~= '' then
   keep('idem', ARGV[23])

@@ -6,6 +6,7 @@
 --!include correct.lua
 --!include histogram.lua
 --!include ending.lua
+--!include event.lua
 --!include review.lua
 -- settle: charges what a request really used instead of what was reserved.
 --
@@ -16,6 +17,7 @@
 -- KEYS[5] usage:output:{root}:   prefix of the output history
 -- KEYS[6] usage:output:{root}:model:<word>:     the same of the model, for a root with policies
 -- KEYS[7] review:{root}          sorted set, what waits for people's word (see review.lua)
+-- KEYS[8] events:{root}          stream, where usage events are wanted (see event.lua)
 -- A policy root's record names its own counters; all have the root's hash tag.
 --
 -- ARGV[1] reservation id         ARGV[5] state
@@ -56,6 +58,9 @@ if (ARGV[10] or '') ~= '' and (reply[1] == 'applied' or reply[1] == 'improved') 
   redis.call('HSET', KEYS[2], 'parts', ARGV[10])
 end
 review(KEYS[7], KEYS[2], ARGV[1], reply[1], ARGV[5], ARGV[7])
+if KEYS[8] then
+  write_event(KEYS[8], KEYS[2], ARGV[1], reply[1], tonumber(ARGV[3]), output, ARGV[10] or '', false)
+end
 if may_write and ARGV[8] == '1' then
   -- The history is of answers, so it belongs to the minute in which the answer ended.
   local minute = minute_name(math.floor(now_ms() / 60000))

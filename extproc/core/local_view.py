@@ -197,6 +197,7 @@ class LocalReserver(Reserver):
             request_id=request.request_id,
             owner=request.owner,
             request_hash=request.request_hash,
+            subject=request.subject,
         )
         if not current.admit(drawing, now):
             if current.requests < 1 or reserved * _LEAST_REQUESTS <= current.taken.tokens:

@@ -81,6 +81,7 @@ class Drawing:
     request_id: str = ""
     owner: str = ""
     request_hash: str = ""
+    subject: str = ""
 
 
 class SliceStore(Protocol):

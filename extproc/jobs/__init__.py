@@ -1,1 +1,1 @@
-"""What runs beside the request path: the reaper."""
+"""What runs beside the request path: the reaper, the ledger writer."""

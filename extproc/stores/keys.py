@@ -74,6 +74,11 @@ def review(root: str) -> str:
     return f"review:{{{root}}}"
 
 
+def events(root: str) -> str:
+    """Stream: usage events that the ledger does not have yet (lua/include/event.lua)."""
+    return f"events:{{{root}}}"
+
+
 # Counters of policies. ``key`` names the policy, its dimension and the value that it counts, in the
 # characters of an id (``core.ids``), for example ``p1.total_tpm.user:alice``: no braces.
 

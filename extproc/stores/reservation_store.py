@@ -5,6 +5,7 @@ from dataclasses import replace
 from extproc.core.buckets import Bucket, BucketKind, Unit
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.estimates import EstimateMode
+from extproc.core.ids import ACROSS_PREFIX
 from extproc.core.limits import MAX_LIMIT, ServiceLimit
 from extproc.core.ports import OpenReservation
 from extproc.core.reservations import (
@@ -31,10 +32,15 @@ _SIMPLE_MODES = {EstimateMode.STRICT: 1, EstimateMode.GIVEN: 2}
 
 
 class RedisReservationStore:
-    """Implements ``core.ports.ReservationStore``. The batcher is shared and closed by its owner."""
+    """Implements ``core.ports.ReservationStore``. The batcher is shared and closed by its owner.
 
-    def __init__(self, batcher: RedisClient) -> None:
+    ``writes_events``: every change of a charge also appends a usage event for the ledger. All
+    processes that share a Redis must agree on it.
+    """
+
+    def __init__(self, batcher: RedisClient, *, writes_events: bool = False) -> None:
         self._redis = batcher
+        self._writes_events = writes_events
         self._reserve = load_script(scripts.RESERVE)
         self._reserve_policies = load_script(scripts.RESERVE_POLICIES)
         self._settle = load_script(scripts.SETTLE)
@@ -58,15 +64,16 @@ class RedisReservationStore:
         if request.version:
             script = self._reserve_policies
             try:
-                names, args = _policy_call(request)
+                names, args = _policy_call(request, keeps_who=self._writes_events)
             except StoreUnavailableError as error:
                 # Mended it may be already, so the view is compared all the same, with a counter
                 # that admits nothing.
                 problem = error
                 request = replace(request, buckets=(_closed(request.root),))
-                names, args = _policy_call(request)
+                names, args = _policy_call(request, keeps_who=self._writes_events)
         else:
-            script, (names, args) = self._reserve, _simple_call(request)
+            script = self._reserve
+            names, args = _simple_call(request, keeps_who=self._writes_events)
         verdict = read_verdict(request, await self._redis.run(script, names, args))
         if problem is not None and isinstance(verdict, Rejected):
             raise problem
@@ -88,6 +95,7 @@ class RedisReservationStore:
                 keys.output_prefix(root),
                 keys.output_model_prefix(root, settlement.model),
                 keys.review(root),
+                *self._events(root),
             ),
             (
                 settlement.reservation_id,
@@ -116,7 +124,11 @@ class RedisReservationStore:
         """
         reply = await self._redis.run(
             self._release,
-            (*_ending_keys(settlement), keys.review(settlement.root)),
+            (
+                *_ending_keys(settlement),
+                keys.review(settlement.root),
+                *self._events(settlement.root),
+            ),
             (
                 settlement.reservation_id,
                 int(settlement.knowledge),
@@ -129,6 +141,11 @@ class RedisReservationStore:
         for other in result.other_roots if settlement.follows else ():
             await self.release(replace(settlement, root=other))
         return result
+
+    def _events(self, root: str) -> tuple[str, ...]:
+        """Of a request that holds something at several roots, its own one tells all of it."""
+        wanted = self._writes_events and not root.startswith(ACROSS_PREFIX)
+        return (keys.events(root),) if wanted else ()
 
     async def renew(self, root: str, reservation_id: str, *, deadline_ms: int) -> bool:
         """Move the deadline and the leases of an open reservation, never to an earlier time; also
@@ -203,7 +220,9 @@ def _parts(settlement: Settlement) -> str:
     if usage is None or not usage.has_parts:
         return ""
     kinds = usage.kinds()
-    return ", ".join(f"{name} {number}" for name, number in kinds.items() if name not in TOTALS)
+    return ", ".join(
+        f"{name} {stored_count(number)}" for name, number in kinds.items() if name not in TOTALS
+    )
 
 
 def _pinned(limit: ServiceLimit | None) -> tuple[str | int, str | int, str | int]:
@@ -219,7 +238,9 @@ def _caps(request: ReserveRequest) -> tuple[int, int]:
     )
 
 
-def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, ...]]:
+def _simple_call(
+    request: ReserveRequest, *, keeps_who: bool
+) -> tuple[tuple[str, ...], tuple[Word, ...]]:
     root = request.root
     cap, platform_cap = _caps(request)
     names = (
@@ -248,6 +269,7 @@ def _simple_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         request.request_hash,
         *_idempotency_args(request),
         request.subject,
+        int(keeps_who),
     )
 
 
@@ -257,7 +279,9 @@ def _closed(root: str) -> Bucket:
     return Bucket(label="no_room/rpm", kind=BucketKind.MINUTE, unit=Unit.REQUESTS, key=key, limit=0)
 
 
-def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, ...]]:
+def _policy_call(
+    request: ReserveRequest, *, keeps_who: bool
+) -> tuple[tuple[str, ...], tuple[Word, ...]]:
     root, plan = request.root, request.estimate
     cap, platform_cap = _caps(request)
     try:
@@ -299,6 +323,7 @@ def _policy_call(request: ReserveRequest) -> tuple[tuple[str, ...], tuple[Word, 
         ",".join(request.other_roots),
         *_idempotency_args(request),
         request.subject,
+        int(keeps_who),
     )
 
 

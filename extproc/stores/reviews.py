@@ -21,9 +21,9 @@ _FIELDS = ("at", "request_id", "model", "input", "charged", "cost")
 class Reviews:
     """Lists and resolves reservations in review. Raises StoreUnavailableError."""
 
-    def __init__(self, redis: RedisClient) -> None:
+    def __init__(self, redis: RedisClient, *, writes_events: bool = False) -> None:
         self._redis = redis
-        self._store = RedisReservationStore(redis)
+        self._store = RedisReservationStore(redis, writes_events=writes_events)
 
     async def waiting(self, root: str | None = None) -> list[Review | Unreadable]:
         """All that wait at ``root``, or at every root, the longest waiting of each root first.

@@ -47,6 +47,8 @@ RENEW = "renew"
 REVIEWS = "reviews"
 SLICE = "slice"
 DRAW = "draw"
+READ_EVENTS = "read_events"
+DROP_EVENTS = "drop_events"
 ALL = (
     RESERVE,
     RESERVE_POLICIES,
@@ -60,4 +62,6 @@ ALL = (
     REVIEWS,
     SLICE,
     DRAW,
+    READ_EVENTS,
+    DROP_EVENTS,
 )

@@ -33,8 +33,8 @@ from extproc.stores.scripts import load_script
 class SlicedReservationStore(RedisReservationStore):
     """Implements ``core.ports.ReservationStore`` and ``core.slices.SliceStore``."""
 
-    def __init__(self, client: RedisClient) -> None:
-        super().__init__(client)
+    def __init__(self, client: RedisClient, *, writes_events: bool = False) -> None:
+        super().__init__(client, writes_events=writes_events)
         self._slice = load_script(scripts.SLICE)
         self._draw = load_script(scripts.DRAW)
 
@@ -149,6 +149,7 @@ class SlicedReservationStore(RedisReservationStore):
                 stored_text(one.request_id),
                 one.owner,
                 one.request_hash,
+                one.subject if self._writes_events else "",
             )
         made, is_current = await self._redis.run(
             self._draw,

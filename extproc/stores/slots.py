@@ -19,6 +19,7 @@ _ONE_KEY = frozenset(
         "EXPIRE",
         *("HDEL", "HGET", "HGETALL", "HMGET", "HSET"),
         *("SADD", "SMEMBERS", "SSCAN", "LRANGE"),
+        "XLEN",
         *("ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZREMRANGEBYSCORE", "ZSCAN"),
         "ZSCORE",
     )

@@ -9,6 +9,9 @@
 -- One guess may be overturned by another: that of the admission, which releases when its answer seems
 -- not to have arrived. Envoy may have got it all the same, and then what it forwarded must not be free.
 
+-- What was held in money until this end, where it was the first.
+local reserved_cost = 0
+
 local REASONS = { client_gone = true, upstream_broken = true, upstream_refused = true }
 
 -- Moves a window of a simple root. One that has expired is not made again: a key made here would live
@@ -29,6 +32,9 @@ local function move_counters(id, chunks, minute, is_first, input, output, cost, 
   local record = redis.call('HMGET', KEYS[2], 'in', 'charged', 'cost', 'prices', 'requests', 'at')
   local before_input, before = tonumber(record[1]), tonumber(record[2])
   local before_cost = tonumber(record[3] or 0)
+  if is_first then
+    reserved_cost = before_cost
+  end
   if not cost then
     local input_price, output_price = (record[4] or '0 0'):match('(%d+) (%d+)')
     cost = cost_of(input, output, tonumber(input_price), tonumber(output_price))

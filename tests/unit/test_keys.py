@@ -18,6 +18,7 @@ def test_names_are_exactly_the_documented_ones() -> None:
     assert keys.reservation("a", "r1") == "resv:{a}:r1"
     assert keys.pending("a") == "pending:{a}"
     assert keys.refusals("a") == "refusals:{a}"
+    assert keys.events("a") == "events:{a}"
     assert keys.ROOTS == "roots"
     assert keys.minute_prefix("a", "p.rpm.user:u") == "rate:{a}:p.rpm.user:u:"
     assert keys.window("a", "p") == "window:{a}:p"
@@ -43,6 +44,7 @@ def test_all_keys_of_a_root_have_the_root_as_hash_tag() -> None:
         keys.reservation("svc", "r1"),
         keys.pending("svc"),
         keys.refusals("svc"),
+        keys.events("svc"),
     ]
     assert {name[name.index("{") + 1 : name.index("}")] for name in names} == {"svc"}
 

@@ -2,6 +2,7 @@
 
 from alembic import context
 
+from extproc.stores import ledger_tables  # noqa: F401  # its tables are part of the schema
 from extproc.stores.tables import metadata
 
 context.configure(

@@ -1,0 +1,94 @@
+"""How many usage events a second the ledger writer moves from a Valkey into a MariaDB.
+
+``python -m tests.bench.ledger_writer [--events N] [--batch N]`` starts both, fills the streams
+first, and then runs one writer until they are empty.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+import redis
+
+from extproc.core.ledger import Written
+from extproc.jobs.ledger_writer import LedgerWriter
+from extproc.providers.registry import provider_of
+from extproc.stores.batcher import RedisBatcher
+from extproc.stores.event_stream import RedisEventSource
+from extproc.stores.ledger_table import LedgerTable
+from extproc.stores.migrate import upgrade
+from extproc.stores.sql import Database
+from tests.support.mariadb import make_database, mariadb_server
+from tests.support.usage_events import append, count, event
+from tests.support.valkey import valkey_server
+
+_ROOTS = 20
+_MODELS = ("gpt-4o", "gpt-4.1", "o3", "claude-sonnet-4-5")
+_USERS = 50
+
+
+class _Quiet:
+    def ledger_written(self, written: Written, *, seconds: float, oldest_ms: int) -> None: ...
+
+    def ledger_waiting(self, events: int) -> None: ...
+
+    def ledger_failed(self, store: str) -> None:
+        raise RuntimeError(f"{store} failed")
+
+
+async def _drain(redis_url: str, sql_url: str, batch: int) -> tuple[int, float, float]:
+    client = RedisBatcher(url=redis_url, timeout_ms=10_000)
+    database = Database(url=sql_url, threads=1, timeout_ms=30_000)
+    writer = LedgerWriter(
+        RedisEventSource(client),
+        LedgerTable(database),
+        _Quiet(),
+        provider_of=provider_of,
+        batch=batch,
+    )
+    started, cpu = time.perf_counter(), time.process_time()
+    moved = await writer.sweep()
+    elapsed, used = time.perf_counter() - started, time.process_time() - cpu
+    await client.close()
+    await database.close()
+    return moved, elapsed, used
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--batch", type=int, default=1000)
+    args = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        valkey_server(Path(folder)) as redis_url,
+        mariadb_server(Path(folder)) as server_url,
+        redis.Redis.from_url(redis_url) as client,
+    ):
+        sql_url = make_database(server_url)
+        upgrade(sql_url)
+        for root in range(_ROOTS):
+            numbers = range(root, args.events, _ROOTS)
+            for start in range(0, len(numbers), 5000):
+                events = (
+                    event(
+                        i,
+                        root=f"svc-{root}",
+                        model=_MODELS[i // _ROOTS % len(_MODELS)],
+                        who=f'{{"service":"svc-{root}","user":"u{i // _ROOTS % _USERS}"}}',
+                    )
+                    for i in numbers[start : start + 5000]
+                )
+                append(client, events, root=f"svc-{root}")
+        moved, seconds, cpu = asyncio.run(_drain(redis_url, sql_url, args.batch))
+        assert moved == args.events == count(sql_url, "usage_ledger")
+        print(
+            f"{moved} events in {seconds:.1f} s: {moved / seconds:,.0f} events/s into MariaDB, "
+            f"batches of {args.batch}, writer's CPU {cpu / moved * 1e6:.0f} us an event"
+        )
+
+
+if __name__ == "__main__":
+    main()
