@@ -25,6 +25,7 @@ from extproc.core.reserving import Reserver
 from extproc.core.settler import Settler
 from extproc.core.slice_keeper import SliceKeeper
 from extproc.core.slices import SlicePlan
+from extproc.durable import Durable, execution_sweep
 from extproc.envoy_io.admission import Admission
 from extproc.envoy_io.admission_policy import AdmissionPolicy
 from extproc.envoy_io.ending import Ending
@@ -196,7 +197,8 @@ async def serve(settings: Settings) -> None:
         cache_ttl_seconds=settings.limits.cache_ttl_seconds,
         negative_ttl_seconds=settings.limits.negative_ttl_seconds,
     )
-    settler = Settler(store, metrics)
+    durable = Durable(settings, database)
+    settler = Settler(store, metrics, executions=durable.executions)
     metered = Metered()
     learned = LearnedFactors() if settings.admission.learn_input_factors else None
     exchange = (
@@ -221,6 +223,7 @@ async def serve(settings: Settings) -> None:
             telemetry=metrics,
             executor=executor,
             learned=learned,
+            executions=durable.executions,
         ),
         metering=Metering(
             settler,
@@ -269,6 +272,7 @@ async def serve(settings: Settings) -> None:
             vitals.stop,
             renewals.stop,
             *(() if exchange is None else (exchange.stop,)),
+            durable.close,
             limits.close,
             store.close,
             redis.close,
@@ -279,8 +283,8 @@ async def serve(settings: Settings) -> None:
 
 
 async def work(settings: Settings) -> None:
-    """Run the reaper, and the ledger writer where it is switched on, until SIGTERM or SIGINT. Any
-    number of these may run at once."""
+    """Run the reaper, the ledger writer where it is switched on and, where roots are strict, the
+    sweep of executions, until SIGTERM or SIGINT. Any number of these may run at once."""
     stop, _ = _stop_on_signals()
     metrics = Metrics()
     redis = open_redis(settings)
@@ -293,12 +297,18 @@ async def work(settings: Settings) -> None:
     log.info("working", extra={"policy": settings.reaper.policy})
     listen = settings.reaper.metrics_listen
     stop_metrics = None if listen is None else _listen_metrics(listen, metrics)
+    database = open_database(settings) if settings.durability.strict_roots else None
+    jobs = [reaper.run(stop), write_ledger(settings, metrics, stop)]
+    if database is not None:
+        jobs.append(execution_sweep(settings, redis, database).run(stop))
     try:
-        await asyncio.gather(reaper.run(stop), write_ledger(settings, metrics, stop))
+        await asyncio.gather(*jobs)
     finally:
         if stop_metrics is not None:
             stop_metrics()
         await redis.close()
+        if database is not None:
+            await database.close()
 
 
 def _metrics_in_batches(address: str, metrics: Metrics) -> Callable[[], None]:

@@ -234,6 +234,15 @@ class ReaperSettings(_Section):
     metrics_listen: TcpAddress | None = None
 
 
+class DurabilitySettings(_Section):
+    """Requests that SQL must know before they are sent on (docs/durability.md)."""
+
+    # Globs over roots; of none by default.
+    strict_roots: tuple[Annotated[str, Field(min_length=1, max_length=128)], ...] = ()
+    # How long a request waits for its commit, and the connection for any answer.
+    timeout_ms: int = Field(default=500, ge=10, le=10_000)
+
+
 class LocalViewSettings(_Section):
     """Hot subjects are admitted from slices taken ahead (docs/local-view.md)."""
 
@@ -285,6 +294,7 @@ class Settings(BaseSettings):
     admission: AdmissionSettings = AdmissionSettings()
     prices: tuple[PriceSettings, ...] = ()
     reaper: ReaperSettings = ReaperSettings()
+    durability: DurabilitySettings = DurabilitySettings()
     local_view: LocalViewSettings = LocalViewSettings()
     ledger: LedgerSettings = LedgerSettings()
     log: LogSettings = LogSettings()
@@ -295,7 +305,13 @@ class Settings(BaseSettings):
 
 
 _JSON_KEYS = frozenset(
-    {*Settings.model_fields, "identity__sources", "identity__scopes", "admission__known_models"}
+    {
+        *Settings.model_fields,
+        "identity__sources",
+        "identity__scopes",
+        "admission__known_models",
+        "durability__strict_roots",
+    }
 )
 
 
@@ -347,6 +363,8 @@ def _check_together(settings: Settings) -> None:
         )
     if settings.local_view.enabled and admission.estimate == "strict":
         raise SettingsError("local_view.enabled", "not with admission.estimate = strict")
+    if settings.durability.strict_roots and settings.durability.timeout_ms >= admission.timeout_ms:
+        raise SettingsError("durability.timeout_ms", "must be below admission.timeout_ms")
     if admission.idempotency_ttl_seconds < settings.reaper.deadline_seconds:
         raise SettingsError(
             "admission.idempotency_ttl_seconds", "at least reaper.deadline_seconds is needed"

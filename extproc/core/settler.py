@@ -10,7 +10,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 
+from extproc.core.durability import ExecutionState
 from extproc.core.errors import StoreUnavailableError
+from extproc.core.executions import Executions
 from extproc.core.ports import ReservationStore, Telemetry
 from extproc.core.reservations import (
     Outcome,
@@ -34,11 +36,21 @@ _PLAIN = (Outcome.COMPLETE,)
 
 
 class Settler:
-    """Runs settlements as application-owned tasks and flushes them at shutdown."""
+    """Runs settlements as application-owned tasks and flushes them at shutdown.
 
-    def __init__(self, store: ReservationStore, telemetry: Telemetry) -> None:
+    ``executions`` is told of them, for the roots that are strict.
+    """
+
+    def __init__(
+        self,
+        store: ReservationStore,
+        telemetry: Telemetry,
+        *,
+        executions: Executions | None = None,
+    ) -> None:
         self._store = store
         self._telemetry = telemetry
+        self._executions = executions
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -54,6 +66,11 @@ class Settler:
         task = asyncio.get_running_loop().create_task(self._run(settlement))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def answer_began(self, root: str, reservation_id: str) -> None:
+        """The upstream has begun to answer. Never awaits, never raises."""
+        if self._executions is not None:
+            self._executions.reached(root, reservation_id, ExecutionState.STREAMING)
 
     def submit_when(self, read: Coroutine[None, None, Settlement]) -> None:
         """Settle what ``read`` finds, which may take a while. Never awaits, never raises."""
@@ -82,6 +99,8 @@ class Settler:
     async def _run(self, settlement: Settlement) -> None:
         call: Callable[[Settlement], Awaitable[SettleResult]]
         call = self._store.release if settlement.state is State.RELEASED else self._store.settle
+        if self._executions is not None:
+            self._executions.settling(settlement)
         pause = _FIRST_PAUSE_SECONDS
         started = time.monotonic()
         while True:
@@ -96,6 +115,8 @@ class Settler:
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue
             self._telemetry.settled(settlement, result, seconds=time.perf_counter() - attempt)
+            if self._executions is not None:
+                self._executions.settled(settlement, result)
             self._report(settlement, result)
             return
 

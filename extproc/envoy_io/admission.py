@@ -16,7 +16,9 @@ from typing import Any
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
+from extproc.core.durability import ExecutionState
 from extproc.core.errors import RequestError, StoreUnavailableError
+from extproc.core.executions import Executions, execution_of
 from extproc.core.handles import Handle, Profile
 from extproc.core.ids import new_reservation_id, reservation_id_of
 from extproc.core.learned_factors import LearnedFactors
@@ -25,6 +27,7 @@ from extproc.core.policies import Descriptor
 from extproc.core.ports import LimitSource, Telemetry
 from extproc.core.price_list import FREE
 from extproc.core.reservations import (
+    Admitted,
     IdConflict,
     Knowledge,
     Outcome,
@@ -47,10 +50,7 @@ from extproc.envoy_io.descriptor import describe
 from extproc.envoy_io.idempotency import idempotency_digest, request_hash
 from extproc.envoy_io.identity import identify
 from extproc.envoy_io.refusals import Refusals
-from extproc.envoy_io.replies import (
-    admitted_reply,
-    unmetered_reply,
-)
+from extproc.envoy_io.replies import admitted_reply, unmetered_reply
 from extproc.envoy_io.unknown_models import UnknownModels
 from extproc.envoy_io.verdict_errors import error_of, service_error
 from extproc.providers.input_correction import corrected_input
@@ -96,6 +96,7 @@ class Admission:
         telemetry: Telemetry,
         executor: Executor,
         learned: LearnedFactors | None = None,
+        executions: Executions | None = None,
     ) -> None:
         self._policy = policy
         self._reserver = reserver
@@ -104,6 +105,7 @@ class Admission:
         self._telemetry = telemetry
         self._executor = executor
         self._learned = learned
+        self._executions = executions
         self._deadlines = Deadlines(policy.timeout_seconds)
         self._unknown = UnknownModels(policy.known_models, telemetry)
         self._refusals = Refusals(telemetry, fails_open=policy.fails_open)
@@ -167,6 +169,13 @@ class Admission:
                 if isinstance(facts, Unmetered):
                     return await self._unmetered(asked, facts, descriptor)
                 handle, verdict = await self._reserve(asked, facts, body_hash, descriptor)
+                if isinstance(verdict, Admitted):
+                    # The verdict's: a repeated call got the first one's decision.
+                    handle.reservation_id = verdict.reservation_id
+                    handle.reserved_tokens = verdict.reserved_tokens
+                    handle.slice_id = verdict.slice_id
+                    if self._is_strict(service_id):
+                        await self._make_durable(handle, verdict, body_hash, descriptor)
         except TimeoutError:
             # Not Redis' word that it is away, so no reason to fail open: a body made to be slow to
             # read would get through.
@@ -180,7 +189,12 @@ class Admission:
             )
         except StoreUnavailableError as error:
             return self._refusals.unavailable(
-                error, path=path, service_id=asked.service_id, request_id=asked.request_id
+                error,
+                path=path,
+                service_id=asked.service_id,
+                request_id=asked.request_id,
+                # What SQL must know first is never let through unseen.
+                may_open=not self._is_strict(asked.service_id),
             )
         if isinstance(verdict, _REFUSED):
             return self._refusals.bad_request(
@@ -195,14 +209,38 @@ class Admission:
             return self._refusals.over_limit(
                 verdict, descriptor, path=path, request_id=asked.request_id, model=handle.model
             )
-        # The verdict's: a repeated call got the first one's decision.
-        handle.reservation_id = verdict.reservation_id
-        handle.reserved_tokens = verdict.reserved_tokens
-        handle.slice_id = verdict.slice_id
         try:
             self._telemetry.admitted(verdict, seconds=seconds)
             log_admitted(verdict, handle)
-            return admitted_reply(verdict, handle.to_fields(), new_body=facts.new_body)
+            reply = admitted_reply(verdict, handle.to_fields(), new_body=facts.new_body)
+        except BaseException:
+            self._give_back(handle)
+            raise
+        if self._executions is not None:
+            self._executions.reached(handle.root, handle.reservation_id, ExecutionState.DISPATCHING)
+        return reply
+
+    def _is_strict(self, service_id: str) -> bool:
+        return self._executions is not None and self._executions.selects(service_id)
+
+    async def _make_durable(
+        self, handle: Handle, verdict: Admitted, body_hash: str, descriptor: Descriptor
+    ) -> None:
+        """Returns when SQL holds the execution. Else everything is given back, the request count
+        too: raises StoreUnavailableError."""
+        assert self._executions is not None
+        row = execution_of(
+            handle,
+            verdict,
+            request_hash=body_hash,
+            subject=subject_text(descriptor, is_priced=True),
+            deadline_ms=self._policy.deadline_ms,
+        )
+        try:
+            await self._executions.commit(row)
+        except StoreUnavailableError:
+            self._give_back(handle, undo=True)
+            raise
         except BaseException:
             self._give_back(handle)
             raise
@@ -312,7 +350,9 @@ class Admission:
         """What cannot be counted follows the setting, what is free passes. Even then the caller
         must be a known and enabled service that nothing blocks. Raises RequestError or
         StoreUnavailableError."""
-        allowed = facts.is_free or self._policy.allows_unmetered
+        allowed = facts.is_free or (
+            self._policy.allows_unmetered and not self._is_strict(asked.service_id)
+        )
         self._telemetry.unmetered(facts.reason, allowed=allowed)
         if not allowed:
             raise RequestError(

@@ -164,6 +164,7 @@ class MeteredAnswer:
         _drop_ours(headers, fields)
         if not headers.get(":status", "").startswith("2"):
             return self._on_error_status(handle, message)
+        self._settler.answer_began(handle.root, handle.reservation_id)
         report_rooms(self._telemetry, handle, headers)
         self._reader = answer_reader(
             handle.wire_format,

@@ -118,13 +118,19 @@ class Refusals:
         )
 
     def unavailable(
-        self, error: StoreUnavailableError, *, path: str, service_id: str, request_id: str
+        self,
+        error: StoreUnavailableError,
+        *,
+        path: str,
+        service_id: str,
+        request_id: str,
+        may_open: bool = True,
     ) -> pb.ProcessingResponse:
         """A store did not answer: 503, or through without metering, as the operator decided.
 
         Failing open is about Redis only: without SQL a cold service has no limits to apply.
         """
-        if error.store == "redis" and self._fails_open:
+        if error.store == "redis" and self._fails_open and may_open:
             self._telemetry.failed_open(error.store)
             log.error(
                 "failed open",

@@ -111,7 +111,7 @@ class Database:
     ) -> None:
         self._shown_url = shown_url(url)
         self.engine = make_engine(
-            _existing(url),
+            existing_url(url),
             pool_size=threads,
             timeout_ms=timeout_ms,
             recycle_seconds=recycle_seconds,
@@ -164,7 +164,7 @@ class Database:
         self.engine.dispose()
 
 
-def _existing(url: str) -> str:
+def existing_url(url: str) -> str:
     """``url``, by which SQLite opens a file but makes none: who only asks leaves no empty one."""
     parsed = database_url(url)
     name = parsed.database or ""

@@ -80,7 +80,7 @@ async def test_the_schema_is_the_documented_one_and_upgrading_again_is_harmless(
     sql_url: str, table: LimitTable, database: Database
 ) -> None:
     await table.put("a", rpm=1, tpm=1)
-    assert upgrade(sql_url) == "0004"
+    assert upgrade(sql_url) == "0005"
     assert await table.find("a") is not None
     schema = inspect_schema(database.engine)
     columns = {column["name"]: column for column in schema.get_columns("service_limit")}
