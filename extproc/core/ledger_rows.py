@@ -1,0 +1,121 @@
+"""Rows of the ledger as bills, reconciliation and replay read them.
+
+The rows of one reservation stand together, in the order of their revisions: a later row holds only
+the difference that better knowledge made, so what a request used and cost is the sum of its rows.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, tzinfo
+from itertools import groupby
+
+# Classes that have a price of their own and of which none is a part of another.
+INPUT = "input"
+OUTPUT = "output"
+CACHED_INPUT = "cached_input"
+CACHE_WRITE = "cache_write"
+CACHE_WRITE_5M = "cache_write_5m"
+CACHE_WRITE_1H = "cache_write_1h"
+CALLS = "server_tool_calls"
+CLASSES = (INPUT, CACHED_INPUT, CACHE_WRITE_5M, CACHE_WRITE_1H, CACHE_WRITE, OUTPUT, CALLS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRow:
+    """One change of a charge.
+
+    ``tokens`` are differences by kind, named as ``core.usage.Usage.kinds`` names them: ``input``
+    includes what was read from and written to caches, ``output`` includes reasoning; kinds of zero
+    may be absent. ``cost_micros`` is a difference too, in micro-USD. Times are Unix milliseconds;
+    all rows of a reservation have its ``admitted_at_ms`` and its ``price_version`` ("" = none).
+    ``subject`` is the text of ``core.subjects``.
+    """
+
+    request_id: str
+    endpoint: str
+    reservation_id: str
+    revision: int
+    root: str
+    subject: str = ""
+    model: str
+    provider: str
+    provider_request_id: str = ""
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    reserved_cost_micros: int = 0
+    cost_micros: int
+    price_version: str = ""
+    knowledge: str = ""
+    outcome: str = ""
+    admitted_at_ms: int
+    settled_at_ms: int
+
+    @property
+    def requests(self) -> int:
+        """1 for the row with which a reservation began in the ledger, 0 for the others."""
+        return 1 if self.revision == 1 else 0
+
+
+def disjoint(tokens: Mapping[str, int]) -> dict[str, int]:
+    """``tokens`` of a row by ``CLASSES``: their sum counts nothing twice, zeros are left out.
+
+    Linear, so that the classes of a sum of rows are the sums of their classes.
+    """
+    read = tokens.get(CACHED_INPUT, 0)
+    written = tokens.get(CACHE_WRITE, 0)
+    short, long = tokens.get(CACHE_WRITE_5M, 0), tokens.get(CACHE_WRITE_1H, 0)
+    classes = {
+        INPUT: tokens.get(INPUT, 0) - read - written,
+        CACHED_INPUT: read,
+        CACHE_WRITE_5M: short,
+        CACHE_WRITE_1H: long,
+        CACHE_WRITE: written - short - long,
+        OUTPUT: tokens.get(OUTPUT, 0),
+        CALLS: tokens.get(CALLS, 0),
+    }
+    return {name: count for name, count in classes.items() if count}
+
+
+def reservations(rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
+    """One row for each reservation: the sum of its rows, with the last one's words."""
+    for _, group in groupby(rows, key=_identity):
+        yield _sum(list(group))
+
+
+def in_period(rows: Iterable[LedgerRow], start: datetime, end: datetime) -> Iterator[LedgerRow]:
+    """The rows of what was admitted in [start, end): all rows of a reservation, or none."""
+    first, last = _milliseconds(start), _milliseconds(end)
+    return (row for row in rows if first <= row.admitted_at_ms < last)
+
+
+def day_of(row: LedgerRow, zone: tzinfo = UTC) -> date:
+    """The day of the admission in ``zone``."""
+    return datetime.fromtimestamp(row.admitted_at_ms // 1000, zone).date()
+
+
+def _identity(row: LedgerRow) -> tuple[str, str, str]:
+    return row.request_id, row.endpoint, row.reservation_id
+
+
+def _sum(rows: list[LedgerRow]) -> LedgerRow:
+    if len(rows) == 1:
+        return rows[0]
+    tokens: Counter[str] = Counter()
+    for row in rows:
+        for name, count in row.tokens.items():
+            tokens[name] += count
+    first = rows[0]
+    return replace(
+        rows[-1],
+        revision=first.revision,
+        tokens={name: count for name, count in tokens.items() if count},
+        reserved_cost_micros=first.reserved_cost_micros,
+        cost_micros=sum(row.cost_micros for row in rows),
+        price_version=first.price_version,
+    )
+
+
+def _milliseconds(moment: datetime) -> int:
+    """Exact: a float of seconds is not."""
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
