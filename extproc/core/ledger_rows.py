@@ -6,9 +6,12 @@ the difference that better knowledge made, so what a request used and cost is th
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime, tzinfo
 from itertools import groupby
+from typing import Protocol
+
+from extproc.core.usage import Usage
 
 # Classes that have a price of their own and of which none is a part of another.
 INPUT = "input"
@@ -19,6 +22,47 @@ CACHE_WRITE_5M = "cache_write_5m"
 CACHE_WRITE_1H = "cache_write_1h"
 CALLS = "server_tool_calls"
 CLASSES = (INPUT, CACHED_INPUT, CACHE_WRITE_5M, CACHE_WRITE_1H, CACHE_WRITE, OUTPUT, CALLS)
+
+
+# Attributes of an entry, and the kinds that they are in ``LedgerRow.tokens``.
+_KINDS = {one.name: one.name.removesuffix("_tokens") for one in fields(Usage)}
+
+
+class Entry(Protocol):
+    """A row of the ledger's table; it has an attribute for each field of ``Usage`` too."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def endpoint(self) -> str: ...
+    @property
+    def reservation_id(self) -> str: ...
+    @property
+    def revision(self) -> int: ...
+    @property
+    def root(self) -> str: ...
+    @property
+    def subject(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def provider(self) -> str: ...
+    @property
+    def provider_request_id(self) -> str: ...
+    @property
+    def reserved_cost_micros(self) -> int: ...
+    @property
+    def cost_micros(self) -> int: ...
+    @property
+    def price_version(self) -> str: ...
+    @property
+    def knowledge(self) -> str: ...
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def admitted_at_ms(self) -> int: ...
+    @property
+    def settled_at_ms(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +98,30 @@ class LedgerRow:
     def requests(self) -> int:
         """1 for the row with which a reservation began in the ledger, 0 for the others."""
         return 1 if self.revision == 1 else 0
+
+
+def row_of(entry: Entry) -> LedgerRow:
+    """A row of the table as it is read here."""
+    counts = {kind: getattr(entry, name) for name, kind in _KINDS.items()}
+    return LedgerRow(
+        request_id=entry.request_id,
+        endpoint=entry.endpoint,
+        reservation_id=entry.reservation_id,
+        revision=entry.revision,
+        root=entry.root,
+        subject=entry.subject,
+        model=entry.model,
+        provider=entry.provider,
+        provider_request_id=entry.provider_request_id,
+        tokens={kind: count for kind, count in counts.items() if count},
+        reserved_cost_micros=entry.reserved_cost_micros,
+        cost_micros=entry.cost_micros,
+        price_version=entry.price_version,
+        knowledge=entry.knowledge,
+        outcome=entry.outcome,
+        admitted_at_ms=entry.admitted_at_ms,
+        settled_at_ms=entry.settled_at_ms,
+    )
 
 
 def disjoint(tokens: Mapping[str, int]) -> dict[str, int]:

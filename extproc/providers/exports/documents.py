@@ -34,7 +34,8 @@ def documents(text: str, file: str) -> Iterator[tuple[str, Any]]:
     plain, error = _loads(text, file)
     if error is None:
         values = plain if isinstance(plain, list) else [plain]
-        yield from ((f"[{place}]" if len(values) > 1 else "", one) for place, one in _each(values))
+        for number, one in enumerate(values):
+            yield f"[{number}]" if len(values) > 1 else "", one
         return
     lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     if len(lines) < 2 or _loads(lines[0][1], file)[1] is not None:
@@ -44,10 +45,6 @@ def documents(text: str, file: str) -> Iterator[tuple[str, Any]]:
         if error is not None:
             Place(file, f"line {number}").wrong("", error)
         yield f"line {number}", plain
-
-
-def _each(values: list[Any]) -> Iterator[tuple[int, Any]]:
-    return iter(enumerate(values))
 
 
 def an_object(value: object, place: Place, field: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """OpenAI: ``/v1/organization/usage/...`` and ``/v1/organization/costs``.
 
-Source: the reference of the API, Usage. ``input_tokens`` include cached tokens. A line item of costs
-is "MODEL, input" where it is a model's, and a word such as "web search tool calls" where it is not;
-``amount.value`` is a number in some answers and text in others.
+Source: the reference of the API, Usage. ``input_tokens`` include cached tokens. A line item of
+costs is "MODEL, input" where it is a model's, and words such as "web search tool calls" where it is
+not; ``amount.value`` is a number in some answers and text in others.
 """
 
 from collections.abc import Mapping
