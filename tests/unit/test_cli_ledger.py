@@ -126,7 +126,8 @@ def test_names_are_read_from_a_file(export: Path, tmp_path: Path) -> None:
 
 def test_warnings_go_to_standard_error(export: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export.write_text(EXPORT + EXPORT.splitlines()[1] + "\n", encoding="utf-8")
-    assert run("reconcile", str(export), "--provider", "plain") == 1
+    words = ["reconcile", str(export), "--provider", "plain", "--ledger-provider", "openai"]
+    assert run(*words) == 1
     assert "line 5 is the same as line 2" in capsys.readouterr().err
 
 

@@ -87,7 +87,7 @@ def test_files_that_are_cut_and_changed(data: st.DataObject) -> None:
         look(file[:end], provider)
 
 
-_PLAIN = st.sampled_from(
+_PLAIN: st.SearchStrategy[object] = st.sampled_from(
     [
         *(None, True, 0, -1, 2**70, 1.5, -0.0, 1e300, "", "x", "\ud800", "1e9", "2026-12-01"),
         *([], {}, [1], {"a": 1}, [[{}]], {"data": [{"results": [{}]}]}),
