@@ -9,20 +9,29 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, tzinfo
+from typing import NamedTuple
 
-from extproc.core.ledger_rows import CLASSES, LedgerRow, day_of, disjoint, in_period, reservations
+from extproc.core.ledger_rows import LedgerRow, day_of, disjoint, in_period, reservations
 from extproc.core.policies import Scope
 from extproc.core.subjects import read_subject
-
-# Micro-USD by class of a whole reservation, by its price version: their sum is its cost. Raises
-# LookupError for a version or model that has no price.
-CostOf = Callable[[LedgerRow], Mapping[str, int]]
 
 # Classes of lines that are no tokens: a cost that is not known by class, and what was charged but
 # cannot be computed.
 WHOLE = "whole"
 UNEXPLAINED = "unexplained"
-_ORDER = {name: place for place, name in enumerate((*CLASSES, WHOLE, UNEXPLAINED))}
+_LAST = {WHOLE: 1, UNEXPLAINED: 2}
+
+
+class Priced(NamedTuple):
+    """So many tokens or calls of one class, and what they cost in micro-USD."""
+
+    quantity: int
+    micros: int
+
+
+# What a whole reservation cost by class, by the prices that stand in it: a partition of its tokens,
+# and the sum is its cost. Raises LookupError or ValueError where it cannot be computed.
+CostOf = Callable[[LedgerRow], Mapping[str, Priced]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,21 +111,20 @@ def bill(
     requests = total = computed_total = 0
     for row in reservations(in_period(rows, start, end)):
         day = day_of(row, zone)
-        tokens = disjoint(row.tokens)
-        costs: Mapping[str, int] = {WHOLE: row.cost_micros}
+        parts = _parts(row, WHOLE, row.cost_micros)
         if cost_of is not None:
-            costs, computed = _computed(cost_of, row)
+            parts, computed = _computed(cost_of, row)
             computed_total += computed or 0
             if computed != row.cost_micros:
                 discrepancies.append(_discrepancy(row, day, computed))
         requests += row.requests
         total += row.cost_micros
         knowledge[row.knowledge] += row.cost_micros
-        for name in {**tokens, **costs}:
+        for name, priced in parts.items():
             line = lines[day, row.model, row.price_version, name]
             line[0] += row.requests
-            line[1] += tokens.get(name, 0)
-            line[2] += costs.get(name, 0)
+            line[1] += priced.quantity
+            line[2] += priced.micros
     return Bill(
         tenant=tenant,
         start=start,
@@ -133,7 +141,7 @@ def bill(
 
 def whole(cost_of: Callable[[LedgerRow], int]) -> CostOf:
     """A CostOf from a function that knows no classes."""
-    return lambda row: {WHOLE: cost_of(row)}
+    return lambda row: _parts(row, WHOLE, cost_of(row))
 
 
 def is_of(row: LedgerRow, scope: Scope, value: str) -> bool:
@@ -146,15 +154,21 @@ def is_of(row: LedgerRow, scope: Scope, value: str) -> bool:
         return False
 
 
-def _computed(cost_of: CostOf, row: LedgerRow) -> tuple[Mapping[str, int], int | None]:
+def _parts(row: LedgerRow, name: str, micros: int) -> dict[str, Priced]:
+    """The tokens by class without a cost, and the whole cost as one part more."""
+    parts = {name: Priced(count, 0) for name, count in disjoint(row.tokens).items()}
+    return {**parts, name: Priced(0, micros)}
+
+
+def _computed(cost_of: CostOf, row: LedgerRow) -> tuple[Mapping[str, Priced], int | None]:
     try:
-        costs = {name: cost for name, cost in cost_of(row).items() if cost}
-    except LookupError:
-        return {UNEXPLAINED: row.cost_micros}, None
-    computed = sum(costs.values())
+        parts = {name: each for name, each in cost_of(row).items() if any(each)}
+    except (LookupError, ValueError):
+        return _parts(row, UNEXPLAINED, row.cost_micros), None
+    computed = sum(each.micros for each in parts.values())
     if computed != row.cost_micros:
-        costs[UNEXPLAINED] = costs.get(UNEXPLAINED, 0) + row.cost_micros - computed
-    return costs, computed
+        parts[UNEXPLAINED] = Priced(0, row.cost_micros - computed)
+    return parts, computed
 
 
 def _discrepancy(row: LedgerRow, day: date, computed: int | None) -> Discrepancy:
@@ -172,7 +186,7 @@ def _discrepancy(row: LedgerRow, day: date, computed: int | None) -> Discrepancy
 
 def _place(key: tuple[date, str, str, str]) -> tuple[date, str, str, int, str]:
     day, model, version, name = key
-    return day, model, version, _ORDER.get(name, len(_ORDER)), name
+    return day, model, version, _LAST.get(name, 0), name
 
 
 def _line(key: tuple[date, str, str, str], sums: list[int]) -> BillLine:

@@ -54,6 +54,8 @@ class Entry(Protocol):
     @property
     def cost_micros(self) -> int: ...
     @property
+    def prices(self) -> str: ...
+    @property
     def price_version(self) -> str: ...
     @property
     def knowledge(self) -> str: ...
@@ -72,8 +74,8 @@ class LedgerRow:
     ``tokens`` are differences by kind, named as ``core.usage.Usage.kinds`` names them: ``input``
     includes what was read from and written to caches, ``output`` includes reasoning; kinds of zero
     may be absent. ``cost_micros`` is a difference too, in micro-USD. Times are Unix milliseconds;
-    all rows of a reservation have its ``admitted_at_ms`` and its ``price_version`` ("" = none).
-    ``subject`` is the text of ``core.subjects``.
+    all rows of a reservation have its ``admitted_at_ms``, its ``prices`` (the text of its rates)
+    and their ``price_version`` ("" = none). ``subject`` is the text of ``core.subjects``.
     """
 
     request_id: str
@@ -88,6 +90,7 @@ class LedgerRow:
     tokens: Mapping[str, int] = field(default_factory=dict)
     reserved_cost_micros: int = 0
     cost_micros: int
+    prices: str = ""
     price_version: str = ""
     knowledge: str = ""
     outcome: str = ""
@@ -116,12 +119,21 @@ def row_of(entry: Entry) -> LedgerRow:
         tokens={kind: count for kind, count in counts.items() if count},
         reserved_cost_micros=entry.reserved_cost_micros,
         cost_micros=entry.cost_micros,
+        prices=entry.prices,
         price_version=entry.price_version,
         knowledge=entry.knowledge,
         outcome=entry.outcome,
         admitted_at_ms=entry.admitted_at_ms,
         settled_at_ms=entry.settled_at_ms,
     )
+
+
+def usage_of(row: LedgerRow) -> Usage:
+    """What the row used, as prices are applied to it. The totals are known, kinds may not be."""
+    counts: dict[str, int | None] = {name: row.tokens.get(kind) for name, kind in _KINDS.items()}
+    counts["input_tokens"] = row.tokens.get(INPUT, 0)
+    counts["output_tokens"] = row.tokens.get(OUTPUT, 0)
+    return Usage(**counts)
 
 
 def disjoint(tokens: Mapping[str, int]) -> dict[str, int]:
@@ -179,6 +191,7 @@ def _sum(rows: list[LedgerRow]) -> LedgerRow:
         tokens={name: count for name, count in tokens.items() if count},
         reserved_cost_micros=first.reserved_cost_micros,
         cost_micros=sum(row.cost_micros for row in rows),
+        prices=first.prices,
         price_version=first.price_version,
     )
 

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.cli_ledger_texts import as_json, bill_csv, bill_table, usd
-from extproc.core.bills import UNEXPLAINED, WHOLE, Bill, bill, is_of, whole
-from extproc.core.ledger_rows import LedgerRow, disjoint
+from extproc.core.bills import UNEXPLAINED, WHOLE, Bill, Priced, bill, is_of, whole
+from extproc.core.ledger_rows import LedgerRow, disjoint, usage_of
 from extproc.core.policies import Scope
+from extproc.core.usage import Usage
 from tests.unit.ledger_cases import row
 
 START = datetime(2026, 12, 1, tzinfo=UTC)
@@ -22,11 +23,12 @@ END = datetime(2027, 1, 1, tzinfo=UTC)
 PRICES = {"v1": {"input": 1_000_000, "cached_input": 500_000, "output": 5_000_000}}
 
 
-def cost_of(one: LedgerRow) -> Mapping[str, int]:
+def cost_of(one: LedgerRow) -> Mapping[str, Priced]:
     """A million tokens cost so many micro-USD; each class is rounded up."""
     prices = PRICES[one.price_version]
     return {
-        name: -(-count * prices[name] // 1_000_000) for name, count in disjoint(one.tokens).items()
+        name: Priced(count, -(-count * prices[name] // 1_000_000))
+        for name, count in disjoint(one.tokens).items()
     }
 
 
@@ -52,8 +54,8 @@ def test_parts_of_input_are_not_billed_twice() -> None:
     tokens = {"input": 100, "cached_input": 60, "output": 10}
     done = made(row(tokens=tokens, cost_micros=120))
     assert [(x.token_class, x.tokens, x.cost_micros) for x in done.lines] == [
-        ("input", 40, 40),
         ("cached_input", 60, 30),
+        ("input", 40, 40),
         ("output", 10, 50),
     ]
     assert done.discrepancies == ()
@@ -105,6 +107,14 @@ def test_a_bill_without_prices_has_no_classes_of_cost() -> None:
     }
     assert done.computed_micros is None
     assert made(row(), cost_of=whole(lambda _: 149)).discrepancies[0].difference_micros == 1
+
+
+def test_usage_is_what_prices_are_applied_to() -> None:
+    tokens = {"input": 100, "cached_input": 60, "server_tool_calls": 2}
+    assert usage_of(row(tokens=tokens)) == Usage(
+        input_tokens=100, output_tokens=0, cached_input_tokens=60, server_tool_calls=2
+    )
+    assert usage_of(row(tokens=tokens)).kinds() == tokens
 
 
 def test_a_subject_is_found_by_its_scope() -> None:
