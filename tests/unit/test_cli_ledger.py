@@ -113,6 +113,10 @@ def test_days_outside_the_export_are_not_compared(
     words = ["reconcile", str(export), "--provider", "plain"]
     assert run(*words) == 0
     assert run(*words, "--to", "2026-12-03") == 1
+    early = EXPORT.splitlines()[1].replace("2026-12-01", "2026-11-29")
+    export.write_text(f"{EXPORT}{early}\n", encoding="utf-8")
+    assert run(*words) == 1
+    assert run(*words, "--from", "2026-12-01") == 0
 
 
 def test_names_are_read_from_a_file(export: Path, tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ def test_no_float_touches_money() -> None:
     amounts = (0.1, 0.2, "0.000000000000000000001", "9007199254.740993")
     rows = openai(*({**COST, "amount": {"value": v, "currency": "usd"}} for v in amounts)).rows
     assert rows[0].cost_micros == 9_007_199_255_040_993
+    large = {**COST, "amount": {"value": "900000000000000.0000011", "currency": "usd"}}
+    assert openai(large).rows[0].cost_micros == 900_000_000_000_000_000_001
 
 
 def test_a_sum_is_rounded_once() -> None:

@@ -157,6 +157,12 @@ def test_tolerance(tolerance: Tolerance, cost: int, is_alike: bool) -> None:
     assert (found.beyond == ()) is is_alike
 
 
+def test_tolerance_of_credits_is_that_of_their_size() -> None:
+    given = export(told(cost_micros=-151))
+    ours = [row(cost_micros=-150)]
+    assert differences(ours, given, tolerance=Tolerance(ppm=10_000)).beyond == ()
+
+
 def test_the_table_shows_what_differs() -> None:
     found = differences([row()], export(told(cost_micros=140)))
     text = reconciliation_table(found, shows_all=False)
