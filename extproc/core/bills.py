@@ -111,7 +111,7 @@ def bill(
     requests = total = computed_total = 0
     for row in reservations(in_period(rows, start, end)):
         day = day_of(row, zone)
-        parts = _parts(row, WHOLE, row.cost_micros)
+        parts: Mapping[str, Priced] = _parts(row, WHOLE, row.cost_micros)
         if cost_of is not None:
             parts, computed = _computed(cost_of, row)
             computed_total += computed or 0
