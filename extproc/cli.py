@@ -104,6 +104,15 @@ def _prices(args: argparse.Namespace) -> int:
     return asyncio.run(run_prices_command(args, load_settings(args.config)))
 
 
+def _ledger(args: argparse.Namespace) -> int:
+    from extproc.cli_ledger import run_ledger_command
+    from extproc.core.ledger_costs import cost_of
+    from extproc.ledger_work import ledger_queries
+
+    with ledger_queries(load_settings(args.config)) as rows:
+        return run_ledger_command(args, rows, cost_of)
+
+
 def _explain(args: argparse.Namespace) -> int:
     from extproc.cli_explain import run_explain_command
 
@@ -190,6 +199,7 @@ def _parser() -> argparse.ArgumentParser:
             )
     _add_limits(commands, config)
     _add_prices(commands, config)
+    _add_ledger(commands, config)
     _add_explain(commands, config)
     _add_reviews(commands, config)
     _add_inspect(commands)
@@ -233,6 +243,15 @@ def _add_prices(commands: Any, config: argparse.ArgumentParser) -> None:
     prices = commands.add_parser("prices", help=text, description=text, parents=[config])
     add_price_verbs(prices.add_subparsers(dest="verb", required=True, metavar="VERB"), config)
     prices.set_defaults(run=_prices)
+
+
+def _add_ledger(commands: Any, config: argparse.ArgumentParser) -> None:
+    from extproc.cli_ledger import add_ledger_verbs
+
+    text = "bills, comparisons with providers, and what proposed limits would have refused"
+    ledger = commands.add_parser("ledger", help=text, description=text, parents=[config])
+    add_ledger_verbs(ledger.add_subparsers(dest="verb", required=True, metavar="VERB"), config)
+    ledger.set_defaults(run=_ledger)
 
 
 def _add_explain(commands: Any, config: argparse.ArgumentParser) -> None:

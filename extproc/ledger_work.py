@@ -1,16 +1,21 @@
-"""Part of the composition root: the ledger writer of `tokenweir work` and what it owns."""
+"""Part of the composition root: what writes the ledger, and what reads it, and what they own."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from extproc.cli_ledger import LedgerQuery, Rows
 from extproc.control.ledger_metrics import LedgerMetrics
 from extproc.control.metrics import Metrics
+from extproc.core.ledger_rows import LedgerRow
 from extproc.jobs.ledger_writer import LedgerWriter
 from extproc.providers.registry import load_extensions, provider_of
 from extproc.settings import Settings
 from extproc.stores.client import open_client
 from extproc.stores.event_stream import RedisEventSource
+from extproc.stores.ledger_reader import ledger_rows
 from extproc.stores.ledger_table import LedgerTable
-from extproc.stores.sql import Database
+from extproc.stores.sql import Database, existing_url, make_engine
 
 # Nobody waits for these calls, and one of a thousand events is a large one.
 _LEAST_TIMEOUT_MS = 2000
@@ -49,3 +54,22 @@ async def write_ledger(settings: Settings, metrics: Metrics, stop: asyncio.Event
     finally:
         await redis.close()
         await database.close()
+
+
+@contextmanager
+def ledger_queries(settings: Settings) -> Iterator[Rows]:
+    """Rows of the ledger in SQL, for the commands that read it."""
+    engine = make_engine(
+        existing_url(settings.database.url),
+        timeout_ms=max(settings.database.timeout_ms, _LEAST_SQL_TIMEOUT_MS),
+    )
+
+    def rows(query: LedgerQuery) -> Iterator[LedgerRow]:
+        return ledger_rows(
+            engine, start=query.start, end=query.end, root=query.root, provider=query.provider
+        )
+
+    try:
+        yield rows
+    finally:
+        engine.dispose()

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
@@ -34,6 +33,8 @@ from extproc.core.header_names import IDENTITY_HEADER, check_idempotency_header
 from extproc.core.policies import Scope
 from extproc.core.price_list import Price, PriceList
 from extproc.core.worker_addresses import MOST_WORKERS
+from extproc.settings_base import Part, Section
+from extproc.settings_money import DurabilitySettings, LedgerSettings, PriceSettings
 from extproc.stores.redis_url import check_redis_url
 
 ENV_PREFIX = "TOKENWEIR_"
@@ -73,21 +74,7 @@ ListenAddress = Annotated[str, AfterValidator(_listen_address)]
 TcpAddress = Annotated[str, AfterValidator(_tcp_address)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class _Section(_Part):
-    @field_validator("*", mode="before")
-    @classmethod
-    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        field = cls.model_fields[info.field_name or ""]
-        if isinstance(value, bool) and field.annotation is not bool:
-            raise ValueError("true and false have no meaning here")
-        return value
-
-
-class ServerSettings(_Section):
+class ServerSettings(Section):
     """Where the gRPC server and the metrics endpoint listen, and how large a message may be."""
 
     listen: ListenAddress = "127.0.0.1:18070"
@@ -109,7 +96,7 @@ class ServerSettings(_Section):
         return value
 
 
-class RedisSettings(_Section):
+class RedisSettings(Section):
     """Redis or Valkey: counters and reservations."""
 
     # Before the URL, which is read by it.
@@ -128,7 +115,7 @@ class RedisSettings(_Section):
         return value
 
 
-class DatabaseSettings(_Section):
+class DatabaseSettings(Section):
     """SQL: the source of truth of limits. MySQL or MariaDB by pymysql, or SQLite."""
 
     url: Annotated[str, AfterValidator(_database_url)] = "sqlite:///tokenweir.db"
@@ -137,7 +124,7 @@ class DatabaseSettings(_Section):
     recycle_seconds: int = Field(default=1800, ge=1)
 
 
-class MetadataSource(_Part):
+class MetadataSource(Part):
     """The service id is in dynamic metadata that one of Envoy's own auth filters wrote."""
 
     kind: Literal["metadata"]
@@ -145,7 +132,7 @@ class MetadataSource(_Part):
     path: tuple[str, ...] = Field(min_length=1)
 
 
-class HeaderSource(_Part):
+class HeaderSource(Part):
     """The service id is in a header that the include removes from clients' requests first."""
 
     kind: Literal["header"]
@@ -155,7 +142,7 @@ class HeaderSource(_Part):
 IdentitySource = Annotated[MetadataSource | HeaderSource, Field(discriminator="kind")]
 
 
-class IdentitySettings(_Section):
+class IdentitySettings(Section):
     """Who is asking: sources in order, the first that is present decides."""
 
     sources: tuple[IdentitySource, ...] = Field(
@@ -175,14 +162,14 @@ class IdentitySettings(_Section):
         return value
 
 
-class LimitsSettings(_Section):
+class LimitsSettings(Section):
     """How long limits are cached in Redis."""
 
     cache_ttl_seconds: int = Field(default=600, ge=1, le=86_400)
     negative_ttl_seconds: int = Field(default=10, ge=1, le=3600)
 
 
-class AdmissionSettings(_Section):
+class AdmissionSettings(Section):
     """How a request is estimated, and what happens to one that cannot be read."""
 
     default_output_tokens: int = Field(default=512, ge=0, le=1_000_000)
@@ -216,15 +203,7 @@ class AdmissionSettings(_Section):
         return self
 
 
-class PriceSettings(_Section):
-    """Micro-USD for a million tokens of models that match the glob, for cost limits."""
-
-    model: str = Field(min_length=1, max_length=256)
-    input_micros: int = Field(ge=0, le=2**32)
-    output_micros: int = Field(ge=0, le=2**32)
-
-
-class ReaperSettings(_Section):
+class ReaperSettings(Section):
     """What becomes of a reservation of which nobody reports the end."""
 
     deadline_seconds: float = Field(default=900.0, gt=0, le=86_400)
@@ -234,16 +213,7 @@ class ReaperSettings(_Section):
     metrics_listen: TcpAddress | None = None
 
 
-class DurabilitySettings(_Section):
-    """Requests that SQL must know before they are sent on (docs/durability.md)."""
-
-    # Globs over roots; of none by default.
-    strict_roots: tuple[Annotated[str, Field(min_length=1, max_length=128)], ...] = ()
-    # How long a request waits for its commit, and the connection for any answer.
-    timeout_ms: int = Field(default=500, ge=10, le=10_000)
-
-
-class LocalViewSettings(_Section):
+class LocalViewSettings(Section):
     """Hot subjects are admitted from slices taken ahead (docs/local-view.md)."""
 
     enabled: bool = False
@@ -260,20 +230,7 @@ class LocalViewSettings(_Section):
     slices_per_service: int = Field(default=4, ge=1, le=64)
 
 
-class LedgerSettings(_Section):
-    """Usage events, and the ledger in SQL that `work` writes of them (docs/ledger.md)."""
-
-    # For `serve`, `work` and `reviews` alike.
-    enabled: bool = False
-    # In one transaction.
-    batch_events: int = Field(default=1000, ge=1, le=5000)
-    # How long to wait when there was nothing to write.
-    interval_seconds: float = Field(default=0.5, gt=0, le=60)
-    # Events that a writer has read and neither written nor given up for so long are another's.
-    reclaim_seconds: float = Field(default=60.0, ge=1, le=3600)
-
-
-class LogSettings(_Section):
+class LogSettings(Section):
     """Structured logs go to standard error, one JSON object a line."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"

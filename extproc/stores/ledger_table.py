@@ -9,8 +9,10 @@ new, and no error of the database is swallowed, as it would be by INSERT IGNORE.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import UTC, datetime
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, and_, insert, or_, select
@@ -32,6 +34,9 @@ _SUMS = (
     *("reserved_tokens", "reserved_cost_micros", "cost_micros"),
 )
 _INSERT = insert(usage_ledger)
+_TIMES = ("admitted_at_ms", "settled_at_ms")
+_NAMES = tuple(one.name for one in fields(LedgerEntry) if one.name not in _TIMES)
+_values = attrgetter(*_NAMES)
 # Rows that are looked up by one statement.
 _LOOKED_UP = 200
 _MOST_RAW = 60_000
@@ -119,20 +124,21 @@ def _isolate(connection: Connection, left: dict[Key, Pair]) -> list[DeadEvent]:
 
 
 def _row(entry: LedgerEntry) -> dict[str, Any]:
-    row = asdict(entry)
-    row["admitted_at"] = _moment(row.pop("admitted_at_ms"))
-    row["settled_at"] = _moment(row.pop("settled_at_ms"))
+    row: dict[str, Any] = dict(zip(_NAMES, _values(entry), strict=True))
+    row["admitted_at"] = _second(entry.admitted_at_ms // 1000)
+    row["settled_at"] = _second(entry.settled_at_ms // 1000)
     return row
 
 
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds // 1000, UTC).replace(tzinfo=None)
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
 def _add_up(connection: Connection, entries: Sequence[LedgerEntry]) -> None:
     sums: dict[tuple[Any, ...], dict[str, int]] = {}
     for entry in entries:
-        hour = _moment(entry.admitted_at_ms // 3_600_000 * 3_600_000)
+        hour = _second(entry.admitted_at_ms // 3_600_000 * 3600)
         group = (hour, entry.root, entry.subject, entry.model, entry.provider)
         total = sums.setdefault(group, dict.fromkeys(_SUMS, 0))
         for name in _SUMS:
