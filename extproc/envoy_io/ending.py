@@ -169,21 +169,25 @@ class Ending:
 
     async def process(self, context: grpc.aio.ServicerContext) -> None:
         """One access log stream. Returns when the server stops, so that Envoy loses no entry."""
+        # One task for all messages: to wait for each of them and the stop costs more than an entry.
+        reading = asyncio.ensure_future(self._read(context))
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
-            while True:
-                read = asyncio.ensure_future(context.read())
-                await asyncio.wait({read, stop}, return_when=asyncio.FIRST_COMPLETED)
-                if not read.done():
-                    read.cancel()
-                    return
-                message: als_pb2.StreamAccessLogsMessage = read.result()
-                if message is grpc.aio.EOF:
-                    return
-                for entry in message.http_logs.log_entry:
-                    self.on_entry(entry)
+            await asyncio.wait({reading, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
         finally:
             stop.cancel()
+            if not reading.cancel() and not reading.cancelled():
+                reading.exception()  # was told, or nobody is there to be told
+
+    async def _read(self, context: grpc.aio.ServicerContext) -> None:
+        while True:
+            message: als_pb2.StreamAccessLogsMessage = await context.read()
+            if message is grpc.aio.EOF:
+                return
+            for entry in message.http_logs.log_entry:
+                self.on_entry(entry)
 
     def flush(self) -> None:
         """The server has stopped: nobody's word is waited for any longer."""

@@ -97,7 +97,8 @@ class Refusals:
                 "model": model,
                 "requested_tokens": verdict.requested_tokens,
                 "retry_after_ms": verdict.retry_after_ms,
-                "refusals": [refusal.label for refusal in verdict.refusals],
+                # A simple limit is the only one that it names.
+                "refusals": [refusal.label for refusal in verdict.refusals] or [verdict.refused_by],
                 "path": path[:_MAX_LOGGED],
                 "request_id": request_id,
             },

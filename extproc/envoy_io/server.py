@@ -115,7 +115,13 @@ class _Processor(grpc.GenericRpcHandler):
     ) -> None:
         self.active += 1
         try:
-            await _guarded(meter, context, self._telemetry)
+            await meter(context)
+        except grpc.aio.BaseError:
+            # The stream broke under a read or a write: the other side left. Handlers have cleaned
+            # up.
+            return
+        except Exception as error:  # noqa: BLE001  # said and answered there
+            await _fail(context, self._telemetry, error)
         finally:
             self.active -= 1
 
@@ -134,26 +140,19 @@ class _AccessLog(als_pb2_grpc.AccessLogServiceServicer):
     async def StreamAccessLogs(  # noqa: N802
         self, request_iterator: object, context: grpc.aio.ServicerContext
     ) -> als_pb2.StreamAccessLogsResponse:
-        await _guarded(self._ending.process, context, self._telemetry)
+        try:
+            await self._ending.process(context)
+        except grpc.aio.BaseError:
+            pass  # as with metering
+        except Exception as error:  # noqa: BLE001  # said and answered there
+            await _fail(context, self._telemetry, error)
         return als_pb2.StreamAccessLogsResponse()
-
-
-async def _guarded(
-    handler: Handler, context: grpc.aio.ServicerContext, telemetry: Telemetry
-) -> None:
-    """A fault of ours becomes one log line and an error status, so Envoy's failure mode decides."""
-    try:
-        await handler(context)
-    except grpc.aio.BaseError:
-        # The stream broke under a read or a write: the other side left. Handlers have cleaned up.
-        return
-    except Exception as error:  # noqa: BLE001  # said and answered there
-        await _fail(context, telemetry, error)
 
 
 async def _fail(
     context: grpc.aio.ServicerContext, telemetry: Telemetry, error: Exception
 ) -> NoReturn:
+    """A fault of ours becomes one log line and an error status, so Envoy's failure mode decides."""
     if isinstance(error, UnexpectedMessageError):
         telemetry.refused("unexpected_message")
         log.error("unexpected message", extra={"reason": str(error)})

@@ -19,7 +19,7 @@ MACHINE = [
     "wrong_answers",
 ]
 CPU = (
-    ["python_cpu_ratio", "saturation_rps"]
+    ["python_cpu_ratio", "saturation_rps", "full_rps"]
     + [f"{prefix}{key}" for prefix in ("", "empty_", "bare_") for key in ("rps", "envoy_cpu_us")]
     + [
         f"{prefix}{key}"
@@ -31,6 +31,7 @@ TIMES = {"json": ("",), "stream200": ("ttft_", "chunk_")}
 SERVER = [
     "idle.cpu_percent",
     "idle.worker_cpu_percent",
+    "latency.server_apart",
     "generator.late_p50_ms",
     "generator.late_p99_ms",
     "redis.scripts_per_request",

@@ -160,7 +160,7 @@ async def _soak(plan: Plan, stack: Stack, ports: dict[str, int]) -> Result:
     with redis.Redis.from_url(stack.redis_url, decode_responses=True) as client:
         watch = Watch(stack, client)
         books = SoakBooks(client, stack.provider_url) if plan.rate is not None else None
-        await traffic.introduce()
+        await traffic.introduce(is_judged=plan.rate is not None)
         before = await _at_rest(watch, traffic.ended)
         watch.start()
         started = time.monotonic()

@@ -84,9 +84,10 @@ class Traffic:
             self.under_way -= 1
         self.answers[kind, status] += 1
 
-    async def introduce(self) -> None:
+    async def introduce(self, *, is_judged: bool = True) -> None:
         """Every known service once, and every kind by every profile, so that what is kept by
-        service or by kind is there before anything is compared. No slow streams."""
+        service or by kind is there before anything is compared. No slow streams. An upstream that
+        answers all alike gives answers that are not to be judged."""
         for start in range(0, len(self._many), _CONNECTIONS):
             services = self._many[start : start + _CONNECTIONS]
             await asyncio.gather(
@@ -100,6 +101,8 @@ class Traffic:
             for kind in kinds:
                 if profile in KINDS[kind].profiles:
                     await self.one(kind, profile=profile)
+        if not is_judged:
+            self.answers.clear()
 
     async def steady(self, *, rate: float, seconds: float) -> None:
         """``rate`` requests a second for ``seconds``, each at its time however long others take."""

@@ -173,6 +173,7 @@ async def test_the_log_of_a_refusal_names_the_limit_that_refused_and_who_it_was(
     (record,) = [one for one in caplog.records if one.message == "refused"]
     found = vars(record)
     who = {"service": "svc", "provider": "openai", "user": "alice"}
+    assert found["refusals"] == [verdict.refused_by]
     assert found["subject"] == who
     assert read_subject(bench.store.reserved[0].subject) == Subject(
         values={Scope(scope): value for scope, value in who.items()},
