@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import redis
@@ -71,13 +72,13 @@ async def test_each_is_ended_by_its_record(
         if is_overdue:
             row = replace(row, deadline_at_ms=row.admitted_at_ms - 5000)
 
-        await database.run(lambda connection, row=row: insert_all(connection, [row]))
+        await database.run(partial(insert_all, rows=[row]))
         if state != "READY":
-            to = ExecutionState(state)
-            await database.run(lambda connection, n=name, to=to: move_all(connection, [n], to))
+            await database.run(partial(move_all, ids=[name], to=ExecutionState(state)))
         if record is not None:
-            fields = {"state": record[0], "outcome": record[1]}
-            redis_client.hset(keys.reservation("svc", name), mapping=fields)
+            key = keys.reservation("svc", name)
+            redis_client.hset(key, "state", record[0])
+            redis_client.hset(key, "outcome", record[1])
     sweep = sweep_of(database, batcher)
     wanted = {name: after for name, *_, after in CASES}
     assert await sweep.sweep() == sum(state != after for _, state, *_, after in CASES)
