@@ -76,12 +76,12 @@ class _Processor(grpc.GenericRpcHandler):
         self.active = 0
         self._handlers = {
             name: grpc.unary_unary_rpc_method_handler(
-                partial(self._decide, decide),
+                self._deciding(decide),
                 request_deserializer=read_request,
                 response_serializer=serialized,
             )
             for name, decide in admissions.items()
-        } | {name: self._stream(partial(self._meter, meter)) for name, meter in meterings.items()}
+        } | {name: self._stream(self._metering(meter)) for name, meter in meterings.items()}
         self._unknown = self._stream(self._refuse)
 
     @staticmethod
@@ -99,31 +99,37 @@ class _Processor(grpc.GenericRpcHandler):
                 return self._handlers.get(value, self._unknown)
         return self._unknown
 
-    async def _decide(
-        self, decide: Decision, message: ProcessingRequest, context: grpc.aio.ServicerContext
-    ) -> ProcessingResponse:
-        self.active += 1
-        try:
-            return await decide(message)
-        except Exception as error:  # noqa: BLE001  # said and answered there
-            await _fail(context, self._telemetry, error)
-        finally:
-            self.active -= 1
+    # gRPC asks of each call whether its handler is a coroutine function: of plain ones it sees that
+    # at once.
+    def _deciding(self, decide: Decision) -> Callable[..., Awaitable[ProcessingResponse]]:
+        async def handler(
+            message: ProcessingRequest, context: grpc.aio.ServicerContext
+        ) -> ProcessingResponse:
+            self.active += 1
+            try:
+                return await decide(message)
+            except Exception as error:  # noqa: BLE001  # said and answered there
+                await _fail(context, self._telemetry, error)
+            finally:
+                self.active -= 1
 
-    async def _meter(
-        self, meter: Handler, _messages: object, context: grpc.aio.ServicerContext
-    ) -> None:
-        self.active += 1
-        try:
-            await meter(context)
-        except grpc.aio.BaseError:
-            # The stream broke under a read or a write: the other side left. Handlers have cleaned
-            # up.
-            return
-        except Exception as error:  # noqa: BLE001  # said and answered there
-            await _fail(context, self._telemetry, error)
-        finally:
-            self.active -= 1
+        return handler
+
+    def _metering(self, meter: Handler) -> Callable[..., Awaitable[None]]:
+        async def handler(_messages: object, context: grpc.aio.ServicerContext) -> None:
+            self.active += 1
+            try:
+                await meter(context)
+            except grpc.aio.BaseError:
+                # The stream broke under a read or a write: the other side left. Handlers have
+                # cleaned up.
+                return
+            except Exception as error:  # noqa: BLE001  # said and answered there
+                await _fail(context, self._telemetry, error)
+            finally:
+                self.active -= 1
+
+        return handler
 
     async def _refuse(self, _messages: object, context: grpc.aio.ServicerContext) -> None:
         await context.abort(

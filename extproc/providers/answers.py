@@ -185,9 +185,16 @@ class AnswerReader:
         return (
             (is_one_step(chunk) if self._framer is self._sse else len(chunk) <= TURN_BYTES)
             and self._inflater is None
-            and self._coded_head is None
             and not self._tally.is_full
+            and (self._coded_head is None or self._begins_plain(chunk))
         )
+
+    def _begins_plain(self, chunk: bytes) -> bool:
+        """Whether the first chunk tells that nothing is compressed, as nearly all do."""
+        if self._coded_head or len(chunk) < 2 or sniff_answer(chunk, self._content_encoding):
+            return False
+        self._coded_head = None
+        return True
 
     @property
     def left_to_read(self) -> int:

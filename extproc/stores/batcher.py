@@ -9,7 +9,7 @@ Redis did not know (NOSCRIPT), once, with its source; it cannot have run.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -75,11 +75,11 @@ class RedisBatcher:
         """Send one command; its decoded reply."""
         return await self.send(command)
 
-    async def run(
+    def run(
         self, script: Script, keys: Sequence[str], args: Iterable[Word], *, lazily: bool = False
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Run a script by its SHA; its decoded reply. ``lazily`` as in ``send``."""
-        return await self.send(
+        return self.send(
             ("EVALSHA", script.sha, len(keys), *keys, *args), script=script, lazily=lazily
         )
 
