@@ -60,12 +60,17 @@ class RedisEventSource:
             found.update(key.removeprefix(before).removesuffix(after) for key in page)
         return found
 
-    async def read(self, root: str, *, at_most: int, reclaim: bool) -> list[UsageEvent]:
+    async def read(self, root: str, *, at_most: int) -> list[UsageEvent]:
         """See ``EventSource``."""
+        return await self._events(root, at_most, "")
+
+    async def claim(self, root: str, *, at_most: int) -> list[UsageEvent]:
+        """See ``EventSource``."""
+        return await self._events(root, at_most, self._reclaim_ms)
+
+    async def _events(self, root: str, at_most: int, idle_ms: int | str) -> list[UsageEvent]:
         reply = await self._redis.run(
-            self._read,
-            (keys.events(root),),
-            (GROUP, self._name, at_most, self._reclaim_ms if reclaim else ""),
+            self._read, (keys.events(root),), (GROUP, self._name, at_most, idle_ms)
         )
         return [
             UsageEvent(root, event_id, dict(zip(flat[::2], flat[1::2], strict=True)))

@@ -10,7 +10,8 @@ import redis
 from sqlalchemy import text
 
 from extproc.core.errors import StoreUnavailableError
-from extproc.core.ledger import UsageEvent, Written, entry_of
+from extproc.core.ledger import UsageEvent, Written
+from extproc.core.ledger_event import entry_of
 from extproc.core.reservations import Knowledge, Outcome, SettleStatus, Source
 from extproc.core.usage import Usage
 from extproc.jobs.ledger_writer import LedgerWriter
@@ -116,9 +117,9 @@ async def test_what_a_writer_died_with_is_written_by_the_next(
     append(redis_client, (event(number) for number in range(10)))
     ledger = LedgerTable(database)
     dead = RedisEventSource(batcher, reclaim_ms=0)
-    first = await dead.read(ROOT, at_most=4, reclaim=False)
+    first = await dead.read(ROOT, at_most=4)
     await ledger.write([(entry_of(one, provider_of=provider_of), one) for one in first], [])
-    await dead.read(ROOT, at_most=3, reclaim=False)
+    await dead.read(ROOT, at_most=3)
     notes = Notes()
     source = RedisEventSource(batcher, reclaim_ms=0)
     await writer(source, ledger, notes).sweep()
@@ -132,9 +133,10 @@ async def test_a_writer_that_lives_keeps_what_it_has_read(
     batcher: RedisBatcher, redis_client: redis.Redis
 ) -> None:
     append(redis_client, [event(1)])
-    assert await RedisEventSource(batcher).read(ROOT, at_most=9, reclaim=True)
+    assert await RedisEventSource(batcher).read(ROOT, at_most=9)
     other = RedisEventSource(batcher, reclaim_ms=60_000)
-    assert await other.read(ROOT, at_most=9, reclaim=True) == []
+    assert await other.claim(ROOT, at_most=9) == []
+    assert await other.read(ROOT, at_most=9) == []
     assert await other.waiting() == {ROOT: 1}
 
 
@@ -166,10 +168,7 @@ async def test_a_dead_event_that_comes_again_is_one_letter(
 
     for kind in (NoDrop, RedisEventSource):
         source = kind(batcher, reclaim_ms=0)
-        # One round each, or the first would never end.
-        batch = await source.read(ROOT, at_most=9, reclaim=True)
-        stop = asyncio.Event()
-        await writer(source, LedgerTable(database), Notes())._move(batch, stop)
+        assert await writer(source, LedgerTable(database), Notes()).sweep() == 1
     assert count(sql_url, "ledger_dead") == 1
     assert redis_client.exists(keys.events(ROOT)) == 0
 
@@ -183,7 +182,7 @@ async def test_a_row_that_sql_refuses_is_dead_and_the_others_are_written(
         one = UsageEvent(ROOT, f"{number}-0", event(number))
         pairs.append((entry_of(one, provider_of=provider_of), one))
     spoilt: Any = None
-    pairs[3] = (replace(pairs[3][0], outcome=spoilt), pairs[3][1])
+    pairs[3] = (pairs[3][0]._replace(outcome=spoilt), pairs[3][1])
     written = await LedgerTable(database).write([*pairs, pairs[0]], [])
     assert (written.rows, written.duplicates, written.dead) == (4, 1, 1)
     ((reason, event_id),) = rows(sql_url, "SELECT reason, event_id FROM ledger_dead")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from extproc.core.ledger import LedgerEventError, UsageEvent, entry_of
+from extproc.core.ledger import UsageEvent
+from extproc.core.ledger_event import LedgerEventError, entry_of
 from extproc.providers.registry import provider_of
 from tests.support.usage_events import ROOT, event
 
