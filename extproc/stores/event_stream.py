@@ -19,6 +19,8 @@ from extproc.stores.scripts import load_script
 GROUP = "ledger"
 # Asked side by side.
 _AT_ONCE = 500
+# Events of one root that one call reads or drops: admissions of that Redis wait for it meanwhile.
+_ONE_CALL = 250
 # What was registered may be lost by the one master that knows it; the streams themselves are
 # looked for so often.
 _SCAN_SECONDS = 600.0
@@ -62,7 +64,13 @@ class RedisEventSource:
 
     async def read(self, root: str, *, at_most: int) -> list[UsageEvent]:
         """See ``EventSource``."""
-        return await self._events(root, at_most, "")
+        parts = await asyncio.gather(
+            *(
+                self._events(root, min(_ONE_CALL, at_most - start), "")
+                for start in range(0, at_most, _ONE_CALL)
+            )
+        )
+        return [event for part in parts for event in part]
 
     async def claim(self, root: str, *, at_most: int) -> list[UsageEvent]:
         """See ``EventSource``."""
@@ -79,8 +87,8 @@ class RedisEventSource:
 
     async def drop(self, root: str, event_ids: Sequence[str]) -> None:
         """See ``EventSource``."""
-        for start in range(0, len(event_ids), _AT_ONCE):
-            some = event_ids[start : start + _AT_ONCE]
+        for start in range(0, len(event_ids), _ONE_CALL):
+            some = event_ids[start : start + _ONE_CALL]
             await self._redis.run(self._drop, (keys.events(root),), (GROUP, *some))
 
 
