@@ -15,7 +15,7 @@ from extproc.stores.client import open_client
 from extproc.stores.event_stream import RedisEventSource
 from extproc.stores.ledger_reader import ledger_rows
 from extproc.stores.ledger_table import LedgerTable
-from extproc.stores.sql import Database, existing_url, make_engine
+from extproc.stores.sql import Database, existing_url, make_engine, shown_url
 
 # Nobody waits for these calls, and one of a thousand events is a large one.
 _LEAST_TIMEOUT_MS = 2000
@@ -66,7 +66,12 @@ def ledger_queries(settings: Settings) -> Iterator[Rows]:
 
     def rows(query: LedgerQuery) -> Iterator[LedgerRow]:
         return ledger_rows(
-            engine, start=query.start, end=query.end, root=query.root, provider=query.provider
+            engine,
+            start=query.start,
+            end=query.end,
+            root=query.root,
+            provider=query.provider,
+            shown_url=shown_url(settings.database.url),
         )
 
     try:

@@ -22,10 +22,11 @@ def ledger_rows(
     end: datetime,
     root: str | None = None,
     provider: str | None = None,
+    shown_url: str = "",
 ) -> Iterator[LedgerRow]:
     """What was admitted in [start, end), ordered by admission, reservation and revision. Blocks.
 
-    Raises StoreUnavailableError.
+    Raises StoreUnavailableError; ``shown_url`` is where its text says that tables are missing.
     """
     table = usage_ledger.c
     query = select(usage_ledger).where(
@@ -42,7 +43,7 @@ def ledger_rows(
             for row in streamed.execute(query):
                 yield row_of(_entry(row))
     except SQLAlchemyError as error:
-        raise unavailable(error) from error
+        raise unavailable(error, shown_url=shown_url) from error
 
 
 def _plain(moment: datetime) -> datetime:

@@ -23,7 +23,7 @@ from extproc.stores.event_stream import RedisEventSource
 from extproc.stores.ledger_table import LedgerTable
 from extproc.stores.migrate import upgrade
 from extproc.stores.sql import Database
-from tests.support.mariadb import make_database, mariadb_server
+from tests.support.mariadb import OwnServer, make_database
 from tests.support.usage_events import append, count, event
 from tests.support.valkey import valkey_server
 
@@ -83,10 +83,10 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         valkey_server(Path(folder)) as redis_url,
-        mariadb_server(Path(folder)) as server_url,
+        OwnServer(Path(folder), durable=True, buffer_mb=256) as server,
         redis.Redis.from_url(redis_url) as client,
     ):
-        sql_url = make_database(server_url)
+        sql_url = make_database(server.url)
         upgrade(sql_url)
         dice = random.Random(1)
         for root in range(_ROOTS):
