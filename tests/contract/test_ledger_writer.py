@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from extproc.core.ledger import UsageEvent, Written
 from extproc.core.ledger_event import entry_of
 from extproc.core.reservations import Knowledge, Outcome, SettleStatus, Source
 from extproc.core.usage import Usage
-from extproc.jobs.ledger_writer import LedgerWriter
 from extproc.providers.registry import provider_of
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
@@ -25,44 +24,14 @@ from extproc.stores.migrate import upgrade
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
 from tests.support.cluster import ValkeyCluster
+from tests.support.ledger_writers import Notes, writer
 from tests.support.reservations import Inspector, request, settlement
 from tests.support.usage_events import ROOT, append, count, event, rows
-
-
-@dataclass
-class Notes:
-    """What the writer tells."""
-
-    written: list[Written] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-    def ledger_written(self, written: Written, *, seconds: float, oldest_ms: int) -> None:
-        self.written.append(written)
-
-    def ledger_waiting(self, events: int) -> None:
-        self.waiting.append(events)
-
-    def ledger_failed(self, store: str) -> None:
-        self.failures.append(store)
-
-    def sum(self) -> tuple[int, int, int]:
-        return (
-            sum(one.rows for one in self.written),
-            sum(one.duplicates for one in self.written),
-            sum(one.dead for one in self.written),
-        )
 
 
 @pytest.fixture
 async def source(batcher: RedisBatcher) -> RedisEventSource:
     return RedisEventSource(batcher, reclaim_ms=0)
-
-
-def writer(source: Any, ledger: Any, notes: Notes, **named: Any) -> LedgerWriter:
-    return LedgerWriter(
-        source, ledger, notes, provider_of=provider_of, reclaim_seconds=0, interval=0.01, **named
-    )
 
 
 async def test_a_row_holds_the_event_and_the_stream_is_gone(
