@@ -1,11 +1,10 @@
-"""Rows of the ledger and its hourly sums as SQL takes them fastest.
+"""Rows of the ledger and its hourly sums as SQL takes them fastest: one INSERT of many rows.
 
-The driver gets plain tuples and makes one INSERT of many rows: with SQLAlchemy's own handling of
-parameters a row costs several times as much. The driver
-cuts what it sends at about a megabyte, which is less than any server's ``max_allowed_packet``.
+For MySQL and MariaDB its text is written here, by columns. The driver's own way escapes every value
+of every row, which was 40 % of the writer's CPU; here it escapes each that differs once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -26,6 +25,8 @@ _AMOUNTS = (
     *("reserved_tokens", "reserved_cost_micros", "cost_micros"),
 )
 _SUMS = (*_AMOUNTS, *KIND_FIELDS)
+# Of one statement: less than any server's ``max_allowed_packet``.
+_MOST_BYTES = 1_000_000
 _NO_KINDS = (None,) * len(KIND_FIELDS)
 
 
@@ -41,9 +42,12 @@ def insert_rows(connection: Connection, entries: Sequence[LedgerEntry]) -> None:
         for at, name in enumerate(_COLUMNS)
         if name not in KIND_FIELDS or columns[at].count(None) < len(entries)
     ]
-    names = tuple(_COLUMNS[at] for at in kept)
-    statement = _insert_text(connection.dialect.name, usage_ledger.name, names)
-    connection.exec_driver_sql(statement, list(zip(*(columns[at] for at in kept), strict=True)))
+    _insert(
+        connection,
+        usage_ledger.name,
+        [_COLUMNS[at] for at in kept],
+        [columns[at] for at in kept],
+    )
 
 
 def add_up(connection: Connection, entries: Sequence[LedgerEntry]) -> None:
@@ -72,7 +76,53 @@ def add_up(connection: Connection, entries: Sequence[LedgerEntry]) -> None:
                     by_kind[at] += number
     # In one order for all writers: they wait for each other instead of in a circle.
     rows = [(*group, *sums[group][0], *sums[group][1]) for group in sorted(sums)]
-    connection.exec_driver_sql(_add_text(connection.dialect.name), rows)
+    if connection.dialect.name == "sqlite":
+        changes = ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
+        adds = f" ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET {changes}"
+    else:
+        # MariaDB knows no other word for the new row.
+        changes = ", ".join(f"{name} = {name} + VALUES({name})" for name in _SUMS)
+        adds = f" ON DUPLICATE KEY UPDATE {changes}"
+    names, columns = (*_GROUP, *_SUMS), list(zip(*rows, strict=True))
+    _insert(connection, ledger_hour.name, names, columns, adds)
+
+
+def _insert(
+    connection: Connection,
+    table: str,
+    names: Sequence[str],
+    columns: Sequence[Sequence[Any]],
+    ending: str = "",
+) -> None:
+    """``columns`` hold text, whole numbers and None; ``names`` and ``ending`` are our own words."""
+    start = f"INSERT INTO {table} ({', '.join(names)}) VALUES "  # noqa: S608
+    if connection.dialect.name == "sqlite":
+        marks = ", ".join("?" * len(names))
+        connection.exec_driver_sql(f"{start}({marks}){ending}", list(zip(*columns, strict=True)))
+        return
+    driver: Any = connection.connection.driver_connection
+    texts = []
+    for column in columns:
+        escaped = {value: driver.escape(value) for value in set(column)}
+        texts.append([escaped[value] for value in column])
+    for some in _parts(f"({','.join(row)})" for row in zip(*texts, strict=True)):
+        connection.exec_driver_sql(
+            f"{start}{','.join(some)}{ending}", execution_options={"no_parameters": True}
+        )
+
+
+def _parts(rows: Iterable[str]) -> Iterator[list[str]]:
+    """In their order, each part of about a megabyte."""
+    some: list[str] = []
+    size = 0
+    for row in rows:
+        length = len(row) if row.isascii() else len(row.encode())
+        if some and size + length > _MOST_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(row)
+        size += length + 1
+    yield some
 
 
 def _second_of(dialect_name: str) -> Callable[[int], str]:
@@ -88,21 +138,3 @@ def _second(seconds: int) -> str:
 def _sqlite_second(seconds: int) -> str:
     """As SQLAlchemy writes times for SQLite, which compares them as text."""
     return f"{_second(seconds)}.000000"
-
-
-@lru_cache(maxsize=256)
-def _insert_text(dialect_name: str, table: str, names: tuple[str, ...]) -> str:
-    mark = "?" if dialect_name == "sqlite" else "%s"
-    marks = ", ".join([mark] * len(names))
-    return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})"  # noqa: S608  # our own names
-
-
-@lru_cache(maxsize=4)
-def _add_text(dialect_name: str) -> str:
-    new = _insert_text(dialect_name, ledger_hour.name, (*_GROUP, *_SUMS))
-    if dialect_name == "sqlite":
-        changes = ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
-        return f"{new} ON CONFLICT ({', '.join(_GROUP)}) DO UPDATE SET {changes}"
-    # MariaDB knows no other word for the new row; the driver makes one statement of many rows here.
-    changes = ", ".join(f"{name} = {name} + VALUES({name})" for name in _SUMS)
-    return f"{new} ON DUPLICATE KEY UPDATE {changes}"
