@@ -30,7 +30,7 @@ class LedgerSettings(Section):
     # For `serve`, `work` and `reviews` alike.
     enabled: bool = False
     # In one transaction.
-    batch_events: int = Field(default=2000, ge=1, le=5000)
+    batch_events: int = Field(default=1000, ge=1, le=5000)
     # How long to wait when there was nothing to write.
     interval_seconds: float = Field(default=0.5, gt=0, le=60)
     # Events that a writer has read and neither written nor given up for so long are another's.

@@ -63,31 +63,33 @@ def entry_of(event: UsageEvent, *, provider_of: Callable[[str], str]) -> LedgerE
     request_id, endpoint, reservation_id, revision, root, subject, model = _NAMES(given)
     input_tokens, output_tokens, reserved, reserved_cost, cost, prices, version = _AMOUNTS(given)
     source, rank, outcome, status, at, settled, minute = _ENDS(given)
-    return LedgerEntry(
-        request_id,
-        endpoint,
-        reservation_id,
-        int(revision),
-        root,
-        subject,
-        model,
-        provider_of(endpoint),
-        "",
-        int(input_tokens),
-        int(output_tokens),
-        *_kinds(given.get("kinds", "")),
-        int(reserved),
-        int(reserved_cost),
-        int(cost),
-        prices,
-        version,
-        source,
-        _KNOWLEDGE[rank],
-        outcome,
-        status,
-        int(at),
-        int(settled),
-        minute,
+    return LedgerEntry._make(
+        (
+            request_id,
+            endpoint,
+            reservation_id,
+            int(revision),
+            root,
+            subject,
+            model,
+            provider_of(endpoint),
+            "",
+            int(input_tokens),
+            int(output_tokens),
+            *_kinds(given.get("kinds", "")),
+            int(reserved),
+            int(reserved_cost),
+            int(cost),
+            prices,
+            version,
+            source,
+            _KNOWLEDGE[rank],
+            outcome,
+            status,
+            int(at),
+            int(settled),
+            minute,
+        )
     )
 
 

@@ -72,7 +72,7 @@ class LedgerWriter:
         telemetry: LedgerTelemetry,
         *,
         provider_of: Callable[[str], str],
-        batch: int = 2000,
+        batch: int = 1000,
         interval: float = 0.5,
         reclaim_seconds: float = 60.0,
     ) -> None:

@@ -69,7 +69,7 @@ def add_up(connection: Connection, entries: Sequence[LedgerEntry]) -> None:
         amounts[3] += entry.reserved_tokens
         amounts[4] += entry.reserved_cost_micros
         amounts[5] += entry.cost_micros
-        kinds = entry[_KINDS]
+        kinds: Any = entry[_KINDS]
         if kinds != _NO_KINDS:
             for at, number in enumerate(kinds):
                 if number is not None:

@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import redis
@@ -71,12 +73,12 @@ async def test_each_is_ended_by_its_record(
         if is_overdue:
             row = replace(row, deadline_at_ms=row.admitted_at_ms - 5000)
 
-        await database.run(lambda connection, row=row: insert_all(connection, [row]))
+        await database.run(partial(insert_all, rows=[row]))
         if state != "READY":
             to = ExecutionState(state)
-            await database.run(lambda connection, n=name, to=to: move_all(connection, [n], to))
+            await database.run(partial(move_all, ids=[name], to=to))
         if record is not None:
-            fields = {"state": record[0], "outcome": record[1]}
+            fields: Any = {"state": record[0], "outcome": record[1]}
             redis_client.hset(keys.reservation("svc", name), mapping=fields)
     sweep = sweep_of(database, batcher)
     wanted = {name: after for name, *_, after in CASES}

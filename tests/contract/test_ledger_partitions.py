@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import create_engine, text
 
@@ -27,7 +28,7 @@ def _statements() -> list[str]:
 
 
 async def _write(
-    database: Database, numbers: Iterable[int], **changes: int
+    database: Database, numbers: Iterable[int], **changes: Any
 ) -> tuple[int, int, int]:
     events = [UsageEvent(ROOT, f"{n}-0", event(n, **changes)) for n in numbers]
     pairs = [(entry_of(one, provider_of=provider_of), one) for one in events]
