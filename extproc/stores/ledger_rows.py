@@ -1,7 +1,7 @@
 """Rows of the ledger and its hourly sums as SQL takes them fastest: one INSERT of many rows.
 
 For MySQL and MariaDB its text is written here, by columns. The driver's own way escapes every value
-of every row, which was 40 % of the writer's CPU; here it escapes each that differs once.
+of every row, nearly 40 % of the writer's CPU; here it escapes each that differs once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
