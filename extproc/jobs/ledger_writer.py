@@ -2,14 +2,16 @@
 
 An event is dropped from its stream only after the commit of its row. A writer that dies in between
 leaves both; the event comes again, to another writer, and the ledger finds that it has it. Any
-number of writers may run at once. One that cannot reach SQL waits with what it has read.
+number of writers may run at once. One that cannot reach SQL waits with what it has read. While one
+batch is written the next is read: one ahead, never more.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from extproc.core.errors import StoreUnavailableError
 from extproc.core.ledger import (
@@ -17,11 +19,10 @@ from extproc.core.ledger import (
     EventSource,
     Ledger,
     LedgerEntry,
-    LedgerEventError,
     UsageEvent,
     Written,
-    entry_of,
 )
+from extproc.core.ledger_event import LedgerEventError, entry_of
 
 log = logging.getLogger("tokenweir.ledger")
 
@@ -45,6 +46,19 @@ class LedgerTelemetry(Protocol):
     def ledger_failed(self, store: str) -> None:
         """A store did not answer; it is tried again."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What one transaction is to hold."""
+
+    events: list[UsageEvent]
+    entries: list[tuple[LedgerEntry, UsageEvent]]
+    dead: list[DeadEvent]
+
+
+class _Read(Protocol):
+    async def __call__(self, root: str, *, at_most: int) -> list[UsageEvent]: ...
 
 
 class LedgerWriter:
@@ -103,45 +117,75 @@ class LedgerWriter:
         reclaims = now >= self._reclaims_at
         if reclaims:
             self._reclaims_at = now + self._reclaim_seconds
-        stop = stop or asyncio.Event()
-        failure: StoreUnavailableError | None = None
-        moved, roots = 0, list(waiting)
-        while roots and not stop.is_set():
-            some, events = roots[:_ROOTS_AT_ONCE], 0
-            # No more are read than fit: of each root a fair share, of the last ones what is left.
-            share = max(1, self._batch // len(some))
-            some = some[: self._batch]
-            del roots[: len(some)]
-            results = await asyncio.gather(
-                *(self._source.read(root, at_most=share, reclaim=reclaims) for root in some),
-                return_exceptions=True,
+        stop, failures = stop or asyncio.Event(), list[StoreUnavailableError]()
+        moved = 0
+        if reclaims:
+            # One after the other: what is being written must not be taken for a dead writer's.
+            moved += await self._drain(
+                list(waiting), self._source.claim, stop, failures, ahead=False
             )
-            batch: list[UsageEvent] = []
-            for root, result in zip(some, results, strict=True):
-                if isinstance(result, StoreUnavailableError):
-                    failure = failure or result
-                elif isinstance(result, BaseException):
-                    raise result
-                else:
-                    batch += result
-                    if len(result) == share:
-                        roots.append(root)  # it has more
-            events = len(batch)
-            if events and not await self._move(batch, stop):
-                return moved
-            moved += events
-        if failure is not None:
-            raise failure
+        moved += await self._drain(list(waiting), self._source.read, stop, failures, ahead=True)
+        if failures:
+            raise failures[0]
         return moved
 
-    async def _move(self, events: list[UsageEvent], stop: asyncio.Event) -> bool:
+    async def _drain(
+        self,
+        roots: list[str],
+        read: _Read,
+        stop: asyncio.Event,
+        failures: list[StoreUnavailableError],
+        *,
+        ahead: bool,
+    ) -> int:
+        """Until nothing comes any more. ``ahead``: the next batch is read while one is written; if
+        that one cannot be written, the next stays with this reader, as if he had died with it."""
+        ready: _Batch | None = None
+        moved = 0
+        while True:
+            reads = bool(roots) and not stop.is_set() and (ahead or ready is None)
+            if ready is None and not reads:
+                return moved
+            following, is_moved = await _both(
+                self._next(roots, read, failures) if reads else _nothing(),
+                self._move(ready, stop) if ready is not None else _nothing(),
+            )
+            if is_moved is False:
+                return moved
+            moved += 0 if ready is None else len(ready.events)
+            ready = following
+
+    async def _next(
+        self, roots: list[str], read: _Read, failures: list[StoreUnavailableError]
+    ) -> _Batch | None:
+        """One batch of the first roots, which leave ``roots`` or go to its end."""
+        # No more are read than fit: of each root a fair share, of the last ones what is left.
+        share = max(1, self._batch // min(len(roots), _ROOTS_AT_ONCE))
+        some = roots[: min(_ROOTS_AT_ONCE, self._batch)]
+        del roots[: len(some)]
+        results = await asyncio.gather(
+            *(read(root, at_most=share) for root in some), return_exceptions=True
+        )
+        events: list[UsageEvent] = []
+        for root, result in zip(some, results, strict=True):
+            if isinstance(result, StoreUnavailableError):
+                failures.append(result)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                events += result
+                if len(result) == share:
+                    roots.append(root)  # it has more
+        return self._batch_of(events) if events else None
+
+    async def _move(self, batch: _Batch, stop: asyncio.Event) -> bool:
         """Into SQL, however long that takes, and then out of Redis; False when stopped before."""
-        entries, dead = self._read(events)
+        entries = batch.entries
         pause = _FIRST_PAUSE_SECONDS
         while True:
             started = time.perf_counter()
             try:
-                written = await self._ledger.write(entries, dead)
+                written = await self._ledger.write(entries, batch.dead)
                 break
             except StoreUnavailableError as error:
                 self._failed(error)
@@ -156,25 +200,23 @@ class LedgerWriter:
             oldest_ms=max(0, int(time.time() * 1000) - oldest) if entries else 0,
         )
         by_root: dict[str, list[str]] = {}
-        for event in events:
+        for event in batch.events:
             by_root.setdefault(event.root, []).append(event.event_id)
         await asyncio.gather(*(self._source.drop(root, ids) for root, ids in by_root.items()))
         return True
 
-    def _read(
-        self, events: list[UsageEvent]
-    ) -> tuple[list[tuple[LedgerEntry, UsageEvent]], list[DeadEvent]]:
-        entries, dead = [], []
+    def _batch_of(self, events: list[UsageEvent]) -> _Batch:
+        batch = _Batch(events, [], [])
         for event in events:
             try:
-                entries.append((entry_of(event, provider_of=self._provider_of), event))
+                batch.entries.append((entry_of(event, provider_of=self._provider_of), event))
             except LedgerEventError as error:
-                dead.append(DeadEvent(event, str(error)))
+                batch.dead.append(DeadEvent(event, str(error)))
                 log.error(
                     "usage_event_is_dead",
                     extra={"root": event.root, "event_id": event.event_id, "reason": str(error)},
                 )
-        return entries, dead
+        return batch
 
 
 async def _sleep(seconds: float, stop: asyncio.Event) -> None:
@@ -183,3 +225,20 @@ async def _sleep(seconds: float, stop: asyncio.Event) -> None:
             await stop.wait()
     except TimeoutError:
         return
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _both(
+    reading: Coroutine[Any, Any, _Batch | None], moving: Coroutine[Any, Any, bool | None]
+) -> tuple[_Batch | None, bool | None]:
+    """Side by side; neither is left running when the other fails."""
+    batch, moved = await asyncio.gather(reading, moving, return_exceptions=True)
+    for result in (moved, batch):
+        if isinstance(result, BaseException):
+            raise result
+    assert not isinstance(batch, BaseException)
+    assert not isinstance(moved, BaseException)
+    return batch, moved

@@ -19,6 +19,8 @@ from extproc.stores.scripts import load_script
 GROUP = "ledger"
 # Asked side by side.
 _AT_ONCE = 500
+# Events of one root that one call reads or drops: admissions of that Redis wait for it meanwhile.
+_ONE_CALL = 250
 # What was registered may be lost by the one master that knows it; the streams themselves are
 # looked for so often.
 _SCAN_SECONDS = 600.0
@@ -60,12 +62,23 @@ class RedisEventSource:
             found.update(key.removeprefix(before).removesuffix(after) for key in page)
         return found
 
-    async def read(self, root: str, *, at_most: int, reclaim: bool) -> list[UsageEvent]:
+    async def read(self, root: str, *, at_most: int) -> list[UsageEvent]:
         """See ``EventSource``."""
+        parts = await asyncio.gather(
+            *(
+                self._events(root, min(_ONE_CALL, at_most - start), "")
+                for start in range(0, at_most, _ONE_CALL)
+            )
+        )
+        return [event for part in parts for event in part]
+
+    async def claim(self, root: str, *, at_most: int) -> list[UsageEvent]:
+        """See ``EventSource``."""
+        return await self._events(root, at_most, self._reclaim_ms)
+
+    async def _events(self, root: str, at_most: int, idle_ms: int | str) -> list[UsageEvent]:
         reply = await self._redis.run(
-            self._read,
-            (keys.events(root),),
-            (GROUP, self._name, at_most, self._reclaim_ms if reclaim else ""),
+            self._read, (keys.events(root),), (GROUP, self._name, at_most, idle_ms)
         )
         return [
             UsageEvent(root, event_id, dict(zip(flat[::2], flat[1::2], strict=True)))
@@ -74,8 +87,8 @@ class RedisEventSource:
 
     async def drop(self, root: str, event_ids: Sequence[str]) -> None:
         """See ``EventSource``."""
-        for start in range(0, len(event_ids), _AT_ONCE):
-            some = event_ids[start : start + _AT_ONCE]
+        for start in range(0, len(event_ids), _ONE_CALL):
+            some = event_ids[start : start + _ONE_CALL]
             await self._redis.run(self._drop, (keys.events(root),), (GROUP, *some))
 
 

@@ -26,7 +26,7 @@ def ledger_rows(
 ) -> Iterator[LedgerRow]:
     """What was admitted in [start, end), ordered by admission, reservation and revision. Blocks.
 
-    Raises StoreUnavailableError, which says where tables are missing (``shown_url``).
+    Raises StoreUnavailableError; ``shown_url`` is where its text says that tables are missing.
     """
     table = usage_ledger.c
     query = select(usage_ledger).where(

@@ -9,18 +9,13 @@ new, and no error of the database is swallowed, as it would be by INSERT IGNORE.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
-from datetime import UTC, datetime
-from functools import lru_cache
-from operator import attrgetter
-from typing import Any
 
 from sqlalchemy import Connection, and_, insert, or_, select
-from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
-from extproc.core.ledger import KIND_FIELDS, DeadEvent, LedgerEntry, UsageEvent, Written
-from extproc.stores.ledger_tables import ledger_dead, ledger_hour, usage_ledger
+from extproc.core.ledger import DeadEvent, LedgerEntry, UsageEvent, Written
+from extproc.stores.ledger_rows import add_up, insert_rows
+from extproc.stores.ledger_tables import ledger_dead, usage_ledger
 from extproc.stores.sql import Database
 
 Pair = tuple[LedgerEntry, UsageEvent]
@@ -29,14 +24,6 @@ Key = tuple[str, str, str, int]
 _KEY = tuple(
     usage_ledger.c[name] for name in ("request_id", "endpoint", "reservation_id", "revision")
 )
-_SUMS = (
-    *("requests", "input_tokens", "output_tokens", *KIND_FIELDS),
-    *("reserved_tokens", "reserved_cost_micros", "cost_micros"),
-)
-_INSERT = insert(usage_ledger)
-_TIMES = ("admitted_at_ms", "settled_at_ms")
-_NAMES = tuple(one.name for one in fields(LedgerEntry) if one.name not in _TIMES)
-_values = attrgetter(*_NAMES)
 # Rows that are looked up by one statement.
 _LOOKED_UP = 200
 _MOST_RAW = 60_000
@@ -69,8 +56,8 @@ def _write(connection: Connection, pairs: Sequence[Pair], dead: Sequence[DeadEve
             del left[key]
     else:
         # Only with many writers of the very same events: not one of them is lost by failing.
-        connection.execute(_INSERT, [_row(entry) for entry, _ in left.values()])
-    _add_up(connection, [entry for entry, _ in left.values()])
+        insert_rows(connection, [entry for entry, _ in left.values()])
+    add_up(connection, [entry for entry, _ in left.values()])
     all_dead = [*dead, *refused]
     _keep_dead(connection, all_dead)
     return Written(
@@ -83,7 +70,7 @@ def _inserts(connection: Connection, entries: Sequence[LedgerEntry]) -> DBAPIErr
     if not entries:
         return None
     try:
-        connection.execute(_INSERT, [_row(entry) for entry in entries])
+        insert_rows(connection, entries)
     except (IntegrityError, DataError) as error:
         connection.rollback()
         return error
@@ -121,46 +108,6 @@ def _isolate(connection: Connection, left: dict[Key, Pair]) -> list[DeadEvent]:
 
     look_at(list(left))
     return refused
-
-
-def _row(entry: LedgerEntry) -> dict[str, Any]:
-    row: dict[str, Any] = dict(zip(_NAMES, _values(entry), strict=True))
-    row["admitted_at"] = _second(entry.admitted_at_ms // 1000)
-    row["settled_at"] = _second(entry.settled_at_ms // 1000)
-    return row
-
-
-@lru_cache(maxsize=4096)
-def _second(seconds: int) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
-
-
-def _add_up(connection: Connection, entries: Sequence[LedgerEntry]) -> None:
-    sums: dict[tuple[Any, ...], dict[str, int]] = {}
-    for entry in entries:
-        hour = _second(entry.admitted_at_ms // 3_600_000 * 3600)
-        group = (hour, entry.root, entry.subject, entry.model, entry.provider)
-        total = sums.setdefault(group, dict.fromkeys(_SUMS, 0))
-        for name in _SUMS:
-            total[name] += getattr(entry, name) or 0
-    if not sums:
-        return
-    names = ("hour", "root", "subject", "model", "provider")
-    # In one order for all writers: they wait for each other instead of in a circle.
-    rows = [{**dict(zip(names, group, strict=True)), **sums[group]} for group in sorted(sums)]
-    statement: Any
-    if connection.dialect.name == "sqlite":
-        new = sqlite.insert(ledger_hour)
-        statement = new.on_conflict_do_update(
-            index_elements=names,
-            set_={name: ledger_hour.c[name] + new.excluded[name] for name in _SUMS},
-        )
-    else:
-        own = mysql.insert(ledger_hour)
-        statement = own.on_duplicate_key_update(
-            {name: ledger_hour.c[name] + own.inserted[name] for name in _SUMS}
-        )
-    connection.execute(statement, rows)
 
 
 def _keep_dead(connection: Connection, dead: Sequence[DeadEvent]) -> None:

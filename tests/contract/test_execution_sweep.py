@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import redis
@@ -74,11 +75,11 @@ async def test_each_is_ended_by_its_record(
 
         await database.run(partial(insert_all, rows=[row]))
         if state != "READY":
-            await database.run(partial(move_all, ids=[name], to=ExecutionState(state)))
+            to = ExecutionState(state)
+            await database.run(partial(move_all, ids=[name], to=to))
         if record is not None:
-            key = keys.reservation("svc", name)
-            redis_client.hset(key, "state", record[0])
-            redis_client.hset(key, "outcome", record[1])
+            fields: Any = {"state": record[0], "outcome": record[1]}
+            redis_client.hset(keys.reservation("svc", name), mapping=fields)
     sweep = sweep_of(database, batcher)
     wanted = {name: after for name, *_, after in CASES}
     assert await sweep.sweep() == sum(state != after for _, state, *_, after in CASES)

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from extproc.cli import main
-from extproc.core.ledger import UsageEvent, entry_of
+from extproc.core.ledger import UsageEvent
+from extproc.core.ledger_event import entry_of
 from extproc.providers.registry import provider_of
 from extproc.stores.ledger_table import LedgerTable
 from extproc.stores.migrate import upgrade

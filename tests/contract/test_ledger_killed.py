@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sqlalchemy import create_engine, text
 from extproc.demo.processes import clean_environment
 from extproc.stores import keys
 from extproc.stores.migrate import upgrade
+from tests.support.mariadb import OwnServer, make_database
 from tests.support.usage_events import ROOT, append, count, event, rows
 
 _EVENTS = 6000
@@ -79,6 +81,35 @@ def test_killed_at_random_moments_under_load_it_writes_every_event_once(
         work.send_signal(signal.SIGTERM)
         assert work.wait(timeout=30) == 0, log.read_text(errors="replace")[-3000:]
     assert is_whole(mariadb_url, _EVENTS)
+
+
+@pytest.mark.skipif(shutil.which("mariadbd") is None, reason="a given server is not ours to kill")
+def test_a_database_that_is_killed_and_comes_back_has_every_event_once(
+    redis_url: str, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    """Killed in the middle of transactions and commits; what was acknowledged is committed."""
+    dice, log = random.Random(7), tmp_path / "work.log"
+    with OwnServer(tmp_path, durable=True) as server:
+        sql_url = make_database(server.url)
+        upgrade(sql_url)
+        given, batch = 0, _EVENTS // 3
+        work = start_work(redis_url, sql_url, log)
+        try:
+            for _ in range(3):
+                before = count(sql_url, "usage_ledger")
+                append(redis_client, (event(given + i) for i in range(batch)))
+                given += batch
+                wait_until(lambda: count(sql_url, "usage_ledger") > before, log)  # noqa: B023
+                time.sleep(dice.random() * 0.1)
+                server.kill()
+                assert redis_client.exists(keys.events(ROOT))  # it had more to do
+                server.start()
+            wait_until(lambda: not redis_client.exists(keys.events(ROOT)), log)
+        finally:
+            work.send_signal(signal.SIGTERM)
+            assert work.wait(timeout=30) == 0, log.read_text(errors="replace")[-3000:]
+        assert "ledger_write_failed" in log.read_text()
+        assert is_whole(sql_url, _EVENTS)
 
 
 @pytest.mark.skipif("TOKENWEIR_TEST_MYSQL_URL" in os.environ, reason="not ours to disturb")

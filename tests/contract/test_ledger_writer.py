@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +10,10 @@ import redis
 from sqlalchemy import text
 
 from extproc.core.errors import StoreUnavailableError
-from extproc.core.ledger import UsageEvent, Written, entry_of
+from extproc.core.ledger import UsageEvent, Written
+from extproc.core.ledger_event import entry_of
 from extproc.core.reservations import Knowledge, Outcome, SettleStatus, Source
 from extproc.core.usage import Usage
-from extproc.jobs.ledger_writer import LedgerWriter
 from extproc.providers.registry import provider_of
 from extproc.stores import keys
 from extproc.stores.batcher import RedisBatcher
@@ -24,44 +24,14 @@ from extproc.stores.migrate import upgrade
 from extproc.stores.reservation_store import RedisReservationStore
 from extproc.stores.sql import Database
 from tests.support.cluster import ValkeyCluster
+from tests.support.ledger_writers import Notes, writer
 from tests.support.reservations import Inspector, request, settlement
 from tests.support.usage_events import ROOT, append, count, event, rows
-
-
-@dataclass
-class Notes:
-    """What the writer tells."""
-
-    written: list[Written] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-    def ledger_written(self, written: Written, *, seconds: float, oldest_ms: int) -> None:
-        self.written.append(written)
-
-    def ledger_waiting(self, events: int) -> None:
-        self.waiting.append(events)
-
-    def ledger_failed(self, store: str) -> None:
-        self.failures.append(store)
-
-    def sum(self) -> tuple[int, int, int]:
-        return (
-            sum(one.rows for one in self.written),
-            sum(one.duplicates for one in self.written),
-            sum(one.dead for one in self.written),
-        )
 
 
 @pytest.fixture
 async def source(batcher: RedisBatcher) -> RedisEventSource:
     return RedisEventSource(batcher, reclaim_ms=0)
-
-
-def writer(source: Any, ledger: Any, notes: Notes, **named: Any) -> LedgerWriter:
-    return LedgerWriter(
-        source, ledger, notes, provider_of=provider_of, reclaim_seconds=0, interval=0.01, **named
-    )
 
 
 async def test_a_row_holds_the_event_and_the_stream_is_gone(
@@ -116,9 +86,9 @@ async def test_what_a_writer_died_with_is_written_by_the_next(
     append(redis_client, (event(number) for number in range(10)))
     ledger = LedgerTable(database)
     dead = RedisEventSource(batcher, reclaim_ms=0)
-    first = await dead.read(ROOT, at_most=4, reclaim=False)
+    first = await dead.read(ROOT, at_most=4)
     await ledger.write([(entry_of(one, provider_of=provider_of), one) for one in first], [])
-    await dead.read(ROOT, at_most=3, reclaim=False)
+    await dead.read(ROOT, at_most=3)
     notes = Notes()
     source = RedisEventSource(batcher, reclaim_ms=0)
     await writer(source, ledger, notes).sweep()
@@ -132,9 +102,10 @@ async def test_a_writer_that_lives_keeps_what_it_has_read(
     batcher: RedisBatcher, redis_client: redis.Redis
 ) -> None:
     append(redis_client, [event(1)])
-    assert await RedisEventSource(batcher).read(ROOT, at_most=9, reclaim=True)
+    assert await RedisEventSource(batcher).read(ROOT, at_most=9)
     other = RedisEventSource(batcher, reclaim_ms=60_000)
-    assert await other.read(ROOT, at_most=9, reclaim=True) == []
+    assert await other.claim(ROOT, at_most=9) == []
+    assert await other.read(ROOT, at_most=9) == []
     assert await other.waiting() == {ROOT: 1}
 
 
@@ -166,10 +137,7 @@ async def test_a_dead_event_that_comes_again_is_one_letter(
 
     for kind in (NoDrop, RedisEventSource):
         source = kind(batcher, reclaim_ms=0)
-        # One round each, or the first would never end.
-        batch = await source.read(ROOT, at_most=9, reclaim=True)
-        stop = asyncio.Event()
-        await writer(source, LedgerTable(database), Notes())._move(batch, stop)
+        assert await writer(source, LedgerTable(database), Notes()).sweep() == 1
     assert count(sql_url, "ledger_dead") == 1
     assert redis_client.exists(keys.events(ROOT)) == 0
 
@@ -183,7 +151,7 @@ async def test_a_row_that_sql_refuses_is_dead_and_the_others_are_written(
         one = UsageEvent(ROOT, f"{number}-0", event(number))
         pairs.append((entry_of(one, provider_of=provider_of), one))
     spoilt: Any = None
-    pairs[3] = (replace(pairs[3][0], outcome=spoilt), pairs[3][1])
+    pairs[3] = (pairs[3][0]._replace(outcome=spoilt), pairs[3][1])
     written = await LedgerTable(database).write([*pairs, pairs[0]], [])
     assert (written.rows, written.duplicates, written.dead) == (4, 1, 1)
     ((reason, event_id),) = rows(sql_url, "SELECT reason, event_id FROM ledger_dead")

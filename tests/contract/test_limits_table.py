@@ -102,7 +102,8 @@ async def test_migration_and_table_definition_agree(database: Database, table: L
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    from extproc.stores import ledger_tables  # noqa: F401  # its tables are part of the schema
+    # Their tables are part of the schema.
+    from extproc.stores import execution_table, ledger_tables  # noqa: F401
     from extproc.stores.tables import metadata
 
     with database.engine.connect() as connection:

@@ -6,8 +6,9 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -30,38 +31,66 @@ def mariadb_server(directory: Path) -> Iterator[str]:
     if given := os.environ.get(URL_VARIABLE):
         yield given
         return
-    data, secret, port = directory / "data", secrets.token_hex(8), free_port()
-    user = f"--user={getpass.getuser()}"
-    install = subprocess.run(
-        ["mariadb-install-db", "--no-defaults", user, f"--datadir={data}", "--skip-test-db"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if install.returncode != 0:
-        raise RuntimeError(f"mariadb-install-db failed:\n{install.stdout}{install.stderr}")
-    init_file = directory / "init.sql"
-    init_file.write_text(
-        f"CREATE USER 'tokenweir'@'127.0.0.1' IDENTIFIED BY '{secret}';\n"
-        "GRANT ALL ON *.* TO 'tokenweir'@'127.0.0.1';\n"
-    )
-    command = [
-        str(shutil.which("mariadbd")),
-        "--no-defaults",
-        user,
-        f"--datadir={data}",
-        f"--socket={directory / 'mariadb.sock'}",
-        f"--pid-file={directory / 'mariadb.pid'}",
-        f"--port={port}",
-        "--bind-address=127.0.0.1",
-        "--skip-name-resolve",
-        f"--init-file={init_file}",
-        "--innodb-flush-log-at-trx-commit=0",
-        "--innodb-buffer-pool-size=32M",
-    ]
-    url = f"mysql+pymysql://tokenweir:{secret}@127.0.0.1:{port}/"
-    with running(command, log=directory / "mariadb.log", is_ready=lambda: _answers(url)):
-        yield url
+    with OwnServer(directory) as server:
+        yield server.url
+
+
+class OwnServer:
+    """A server that may be killed and started again. ``durable``: what is committed outlives that,
+    as with the settings that a server has by itself; else a commit costs less."""
+
+    def __init__(self, directory: Path, *, durable: bool = False, buffer_mb: int = 32) -> None:
+        data, secret, port = directory / "data", secrets.token_hex(8), free_port()
+        user = f"--user={getpass.getuser()}"
+        install = subprocess.run(
+            ["mariadb-install-db", "--no-defaults", user, f"--datadir={data}", "--skip-test-db"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if install.returncode != 0:
+            raise RuntimeError(f"mariadb-install-db failed:\n{install.stdout}{install.stderr}")
+        init_file = directory / "init.sql"
+        init_file.write_text(
+            f"CREATE USER IF NOT EXISTS 'tokenweir'@'127.0.0.1' IDENTIFIED BY '{secret}';\n"
+            "GRANT ALL ON *.* TO 'tokenweir'@'127.0.0.1';\n"
+        )
+        self._command = [
+            str(shutil.which("mariadbd")),
+            "--no-defaults",
+            user,
+            f"--datadir={data}",
+            f"--socket={directory / 'mariadb.sock'}",
+            f"--pid-file={directory / 'mariadb.pid'}",
+            f"--port={port}",
+            "--bind-address=127.0.0.1",
+            "--skip-name-resolve",
+            f"--init-file={init_file}",
+            f"--innodb-flush-log-at-trx-commit={int(durable)}",
+            f"--innodb-buffer-pool-size={buffer_mb}M",
+        ]
+        self._log = directory / "mariadb.log"
+        self.url = f"mysql+pymysql://tokenweir:{secret}@127.0.0.1:{port}/"
+        self._running = ExitStack()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Back when it answers."""
+        one = running(self._command, log=self._log, is_ready=lambda: _answers(self.url))
+        self._process = self._running.enter_context(one)
+
+    def kill(self) -> None:
+        """At once: it writes nothing any more."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
 
 
 def _answers(url: str) -> bool:

@@ -2,8 +2,10 @@
 
 import pytest
 
-from extproc.core.ledger import LedgerEventError, UsageEvent, entry_of
+from extproc.core.ledger import LedgerEntry, UsageEvent
+from extproc.core.ledger_event import LedgerEventError, check, entry_of, is_plain
 from extproc.providers.registry import provider_of
+from extproc.stores.ledger_tables import usage_ledger
 from tests.support.usage_events import ROOT, event
 
 
@@ -78,3 +80,62 @@ def test_a_field_that_is_missing_is_said(name: str) -> None:
     del fields[name]
     with pytest.raises(LedgerEventError, match=f"^{name}: "):
         read(fields)
+
+
+_NUMBERS: tuple[str, ...] = (
+    "0",
+    "-0",
+    "00",
+    "7",
+    "-7",
+    "",
+    " 1",
+    "1 2",
+    "1_0",
+    "+1",
+    "1.0",
+    "٣",
+    "x",
+    "1\n",
+)
+_NUMBERS += tuple(str(n) for n in (2**31 - 1, 2**31, 10**15 - 1, 10**15, 2**53, 2**53 + 1, 10**16))
+_TEXTS: tuple[str, ...] = (
+    "",
+    "a",
+    "a b",
+    "é",
+    "\udcff",
+    "a\n",
+    "x" * 64,
+    "x" * 65,
+    "x" * 128,
+    "x" * 129,
+)
+_TEXTS += ("x" * 256, "x" * 257, "x" * 512, "x" * 513, "svc-1", "across:m", "202601010000", "1")
+
+
+@pytest.mark.parametrize("name", sorted(set(event()) - {"kinds"}))
+def test_what_is_taken_at_a_look_is_what_the_checks_let_through(name: str) -> None:
+    """With every value in every field; a plain event is never one that a check would refuse."""
+    for value in (*_NUMBERS, *_TEXTS):
+        one = UsageEvent(ROOT, "1-0", {**event(), name: value})
+        try:
+            check(one)
+        except LedgerEventError:
+            assert not is_plain(one), (name, value)
+
+
+def test_a_usual_event_is_taken_at_a_look() -> None:
+    assert is_plain(UsageEvent(ROOT, "1-0", event()))
+    assert is_plain(UsageEvent(ROOT, "1-0", event(revision=2, input=-3, cost=-7, minute="")))
+
+
+def test_two_wrong_fields_do_not_make_a_right_one() -> None:
+    """Fields are looked at together, with a space between them."""
+    fields = event(input="10 20", output="", minute="202601010000 r1", reservation_id="")
+    assert not is_plain(UsageEvent(ROOT, "1-0", fields))
+
+
+def test_an_entry_is_in_the_order_of_the_columns() -> None:
+    names = [column.name for column in usage_ledger.columns][1:]
+    assert [name.removesuffix("_ms") for name in LedgerEntry._fields] == names

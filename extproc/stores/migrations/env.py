@@ -2,7 +2,8 @@
 
 from alembic import context
 
-from extproc.stores import ledger_tables  # noqa: F401  # its tables are part of the schema
+# Their tables are part of the schema.
+from extproc.stores import execution_table, ledger_tables  # noqa: F401
 from extproc.stores.tables import metadata
 
 context.configure(
