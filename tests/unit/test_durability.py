@@ -57,7 +57,7 @@ def test_nothing_becomes_ready_again_and_nothing_that_ended_is_sent() -> None:
         assert not TRANSITIONS[ended] & OPEN
 
 
-@pytest.mark.parametrize("first", PROGRESS)
+@pytest.mark.parametrize("first", sorted(PROGRESS))
 def test_a_state_of_progress_can_be_left_out(first: ExecutionState) -> None:
     """What may follow it may also come from wherever it may come from."""
     for before in sources(first):
