@@ -98,7 +98,7 @@ class _Watched:
 
 
 def _watch_admission(trap: Trap) -> None:
-    decide, answer = Admission.decide, _Processor._decide
+    decide, deciding = Admission.decide, _Processor._deciding
 
     async def decided(self: Admission, message: Any, *rest: Any, **named: Any) -> Any:
         if message is not MALFORMED:
@@ -108,13 +108,18 @@ def _watch_admission(trap: Trap) -> None:
         trap.hit("admission.reply.before")
         return reply
 
-    async def answered(self: _Processor, which: Any, message: Any, context: Any) -> Any:
-        # gRPC calls back when the answer has been sent.
-        context.add_done_callback(lambda _: trap.hit("admission.reply.after"))
-        return await answer(self, which, message, context)
+    def watched(self: _Processor, which: Any) -> Any:
+        handler = deciding(self, which)
+
+        async def answered(message: Any, context: Any) -> Any:
+            # gRPC calls back when the answer has been sent.
+            context.add_done_callback(lambda _: trap.hit("admission.reply.after"))
+            return await handler(message, context)
+
+        return answered
 
     _replace(Admission, "decide", decided)
-    _replace(_Processor, "_decide", answered)
+    _replace(_Processor, "_deciding", watched)
 
 
 def _watch_metering(trap: Trap) -> None:
